@@ -1,1 +1,2 @@
+# pyright: strict
 """`neo`, the command line. It speaks to the cloud only through `neocloud.client`."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """Options given before the command: which profile to use."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# pyright: strict
 """Pages of --help: names of options are folded where they do not fit, and not cut."""
 
 from rich.text import Text

@@ -1,3 +1,4 @@
+# pyright: strict
 """A screen of tables that fits the terminal and is drawn again and again until Ctrl-C."""
 
 from collections.abc import Callable, Sequence

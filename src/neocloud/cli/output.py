@@ -1,3 +1,4 @@
+# pyright: strict
 """Output of commands: tables for people, JSON and YAML for programs, and the question before a deletion.
 
 Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and lines are
@@ -109,7 +110,7 @@ def _yaml(data: object) -> str:
         """Knows the contract's integers."""
 
     def represent(dumper: yaml.SafeDumper, value: contract.Int64) -> yaml.Node:
-        return dumper.represent_scalar("tag:yaml.org,2002:int", value)
+        return yaml.ScalarNode("tag:yaml.org,2002:int", str(value))
 
     Dumper.add_representer(contract.Int64, represent)
     return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)

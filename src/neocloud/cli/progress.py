@@ -1,3 +1,4 @@
+# pyright: strict
 """Progress of work that takes longer than a second, on stderr.
 
 On a terminal a live line shows the stage and then its duration. Elsewhere each stage prints a plain line when
@@ -6,7 +7,7 @@ it starts and another when it is done, so that a log shows where time was spent.
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,7 +43,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def stage(title: str) -> Iterator[Callable[[str], None]]:
+def stage(title: str) -> Generator[Callable[[str], None]]:
     """Show that `title` is in progress; yields a function that shows a detail beside it."""
     started = time.monotonic()
     screen = console(sys.stderr)
@@ -130,7 +131,7 @@ class StepsView:
         return time.monotonic() - self.started
 
     @contextmanager
-    def shown(self) -> Iterator["StepsView"]:
+    def shown(self) -> Generator["StepsView"]:
         if not self.screen.is_terminal:
             say(f"{self.title} ...")
             yield self

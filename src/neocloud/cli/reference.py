@@ -1,3 +1,4 @@
+# pyright: strict
 """Generate the reference page of all commands from the help texts that `--help` shows.
 
     python -m neocloud.cli.reference docs/reference/cli.md

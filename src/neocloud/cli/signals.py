@@ -1,3 +1,4 @@
+# pyright: strict
 """Signals that end a command, for commands that have to clean up."""
 
 import signal

@@ -1,3 +1,4 @@
+# pyright: strict
 """The cloud that a command talks to: the selected profile, or a state folder."""
 
 import os

@@ -13,15 +13,16 @@ error: the token is fetched again.
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.core.json_values import as_object, is_object
 from neocloud.core.osfiles import make_private_parents, write_file
 
 if TYPE_CHECKING:
@@ -90,13 +91,10 @@ def read_credentials(path: Path) -> Credentials:
 
 
 def parse_credentials(document: object, path: Path) -> Credentials:
-    fields: Mapping[str, object] = (
-        cast("Mapping[str, object]", document) if isinstance(document, Mapping) else {}
-    )
-    found = fields.get("subject-credentials")
-    if not isinstance(found, Mapping):
+    fields = as_object(document)
+    subject = fields.get("subject-credentials")
+    if not is_object(subject):
         raise _malformed(path, "it has no `subject-credentials`")
-    subject = cast("Mapping[str, object]", found)
     missing = [key for key in ("private-key", "kid", "sub") if not isinstance(subject.get(key), str)]
     if missing:
         raise _malformed(path, f"`subject-credentials` lacks {', '.join(missing)}")

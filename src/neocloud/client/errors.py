@@ -8,7 +8,7 @@ an error is translated, because `neo --help` needs neither.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import grpc
@@ -81,7 +81,7 @@ def from_rpc_error(error: "grpc.RpcError", endpoint: str) -> ClientError:
 
 def trailer(call: "grpc.Call", name: str) -> str | bytes | None:
     """Return this trailer of an answer; None where there is none."""
-    found = cast("Iterable[tuple[str, str | bytes]]", call.trailing_metadata() or ())
+    found: Iterable[tuple[str, str | bytes]] = call.trailing_metadata() or ()
     return next((value for key, value in found if key == name), None)
 
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import cast
 
 import platformdirs
 import yaml
 
 from neocloud.client.errors import ClientError
+from neocloud.core.json_values import as_object, is_mapping
 from neocloud.core.osfiles import make_private_parents, write_file
 
 
@@ -118,14 +118,11 @@ def read_profiles(path: Path) -> Profiles:
         raise _malformed(path, "it is not YAML") from error
     if document is None:
         return Profiles()
-    content: Mapping[str, object] = (
-        cast("Mapping[str, object]", document) if isinstance(document, Mapping) else {}
-    )
+    content = as_object(document)
     found = content.get("profiles")
-    if not isinstance(found, Mapping):
+    if not is_mapping(found):
         raise _malformed(path, "it has no `profiles`")
-    entries = cast("Mapping[object, object]", found)
-    items = {str(name): _profile(str(name), entry, path) for name, entry in entries.items()}
+    items = {str(name): _profile(str(name), entry, path) for name, entry in found.items()}
     return Profiles(str(content.get("current", "")), items)
 
 
@@ -143,10 +140,8 @@ def write_profiles(profiles: Profiles, path: Path) -> None:
 
 def _profile(name: str, entry: object, path: Path) -> Profile:
     known = {item.name for item in fields(Profile)} - {"name"}
-    if not isinstance(entry, Mapping) or "endpoint" not in entry:
-        raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
-    given = cast("Mapping[str, object]", entry)
-    if not {"credentials_file", "session_file"} & set(given):
+    given = as_object(entry)
+    if "endpoint" not in given or not {"credentials_file", "session_file"} & set(given):
         raise _malformed(path, f"profile {name!r} lacks endpoint or credentials_file")
     values = {key: str(value) for key, value in given.items() if key in known}
     return Profile(name, **{"credentials_file": "", **values})
@@ -176,10 +171,8 @@ def keep_device_token(endpoint: str, email: str, token: str) -> None:
 
 def _read_device_tokens() -> dict[str, str]:
     with suppress(OSError, ValueError):
-        known = json.loads(_device_file().read_text())
-        if isinstance(known, dict):
-            items = cast("dict[str, object]", known).items()
-            return {key: value for key, value in items if isinstance(value, str)}
+        known = as_object(json.loads(_device_file().read_text()))
+        return {key: value for key, value in known.items() if isinstance(value, str)}
     return {}
 
 

@@ -5,12 +5,14 @@ It is slow to import.
 
 import os
 from functools import cache
-from typing import Any, cast
+from typing import cast
 
-import botocore.loaders
 import botocore.session
 from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
+from botocore.loaders import Loader, create_loader
+
+from neocloud.client.s3_calls import S3
 
 CONNECTIONS = 32
 _NOTHING = os.devnull
@@ -23,19 +25,19 @@ class _OneKey(CredentialProvider):
         super().__init__()
         self._credentials = credentials
 
-    def load(self) -> Any:
+    def load(self) -> Credentials:
         return self._credentials
 
 
 @cache
-def _loader() -> Any:
+def _loader() -> Loader:
     """Return what reads the descriptions of S3, once a process."""
-    return botocore.loaders.create_loader()
+    return create_loader()
 
 
-def s3_client(credentials: Credentials, url: str, region: str, ca_file: str = "", *, attempts: int) -> Any:
+def s3_client(credentials: Credentials, url: str, region: str, ca_file: str = "", *, attempts: int) -> S3:
     """Return a client that signs with this key; `ca_file` has another authority to trust."""
-    apart: Any = {
+    apart = {
         "profile": (None, None, None, None),
         "config_file": (None, None, _NOTHING, None),
         "credentials_file": (None, None, _NOTHING, None),
@@ -53,6 +55,5 @@ def s3_client(credentials: Credentials, url: str, region: str, ca_file: str = ""
         proxies={},
     )
     verify = ca_file or True
-    return cast(Any, session).create_client(
-        "s3", region_name=region, endpoint_url=url, verify=verify, config=config
-    )
+    client = session.create_client("s3", region_name=region, endpoint_url=url, verify=verify, config=config)
+    return cast(S3, client)  # its methods are made at run time

@@ -6,15 +6,17 @@ whole; else nothing of it is left, unless this process is killed. It is slow to 
 
 import base64
 import hashlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from awscrt import checksums as crt
 from botocore.exceptions import BotoCoreError, ClientError
 
 from neocloud.core.cleanup import undo_on_error
+from neocloud.client.s3_calls import S3, Answer
+from neocloud.core.byte_streams import Readable
 
 MIB = 1024**2
 PART_BYTES = 16 * MIB
@@ -25,6 +27,7 @@ PARTS_OF_A_SIZE = 3_334
 MOST_BYTES_UNDERWAY = 64 * MIB
 ALGORITHM = "CRC64NVME"
 Count = Callable[[int], None]
+Part = Mapping[str, object]
 
 
 class Uploaded(NamedTuple):
@@ -42,8 +45,8 @@ def part_bytes(index: int) -> int:
 
 
 def upload(
-    s3: Any,
-    stream: BinaryIO,
+    s3: S3,
+    stream: Readable,
     bucket: str,
     key: str,
     headers: Mapping[str, str],
@@ -60,7 +63,7 @@ def upload(
     block = _read(stream, part_bytes(0))
     if len(block) < part_bytes(0):
 
-        def put(**condition: str) -> Any:
+        def put(**condition: str) -> Answer:
             return s3.put_object(Bucket=bucket, Key=key, Body=block, **fields, **condition)
 
         answer = _written(put, _md5(block).hexdigest(), replaces)
@@ -76,7 +79,7 @@ def upload(
         return parts.complete(replaces)
 
 
-def _written(write: Callable[..., Any], etag: str, replaces: bool) -> Any:
+def _written(write: Callable[..., Answer], etag: str, replaces: bool) -> Answer:
     if replaces:
         return write()
     try:
@@ -87,11 +90,11 @@ def _written(write: Callable[..., Any], etag: str, replaces: bool) -> Any:
         return write(IfMatch=f'"{etag}"')
 
 
-def _md5(content: bytes) -> Any:
+def _md5(content: bytes) -> "hashlib._Hash":
     return hashlib.md5(content, usedforsecurity=False)
 
 
-def _read(stream: BinaryIO, size: int) -> bytes:
+def _read(stream: Readable, size: int) -> bytes:
     """Return so many bytes; fewer at the end of the stream."""
     found = bytearray()
     while len(found) < size and (chunk := stream.read(size - len(found))):
@@ -106,15 +109,15 @@ def _encoded(value: int) -> str:
 class _Upload:
     """An upload in parts. Requests run in threads, so that a signal interrupts none of them half."""
 
-    def __init__(self, s3: Any, where: dict[str, str], fields: Mapping[str, str], pool: ThreadPoolExecutor):
+    def __init__(self, s3: S3, where: dict[str, str], fields: Mapping[str, str], pool: ThreadPoolExecutor):
         self._s3, self._where, self._pool = s3, where, pool
         self._value = self._size = 0
         self._digests = bytearray()
-        self._done: list[Any] = []
-        self._running = dict[Future[Any], int]()
+        self._done = dict[int, Part]()
+        self._running = dict[Future[tuple[int, Part]], int]()
         self.number = 0
         """Number of the parts that were begun."""
-        self._creation: Future[Any] = pool.submit(
+        self._creation: Future[Answer] = pool.submit(
             s3.create_multipart_upload, **where, ChecksumType="FULL_OBJECT", **fields
         )
 
@@ -131,22 +134,23 @@ class _Upload:
         self._digests += _md5(block).digest()
         self._running[self._pool.submit(self._put, where, self.number, block)] = len(block)
 
-    def _put(self, where: dict[str, Any], number: int, block: bytes) -> Any:
+    def _put(self, where: dict[str, str], number: int, block: bytes) -> tuple[int, Part]:
         answer = self._s3.upload_part(**where, PartNumber=number, Body=block, ChecksumAlgorithm=ALGORITHM)
         names = ("ETag", f"Checksum{ALGORITHM}")
-        return {"PartNumber": number, **{name: answer[name] for name in names if name in answer}}
+        return number, {"PartNumber": number, **{name: answer[name] for name in names if name in answer}}
 
-    def _take(self, futures: Any) -> None:
+    def _take(self, futures: Iterable[Future[tuple[int, Part]]]) -> None:
         for each in futures:
             self._running.pop(each)
-            self._done.append(each.result())
+            number, part = each.result()
+            self._done[number] = part
 
     def complete(self, replaces: bool = True) -> Uploaded:
         """Make it an object."""
         self._take(wait(self._running).done)
-        parts = sorted(self._done, key=lambda part: part["PartNumber"])
+        parts = [self._done[number] for number in sorted(self._done)]
 
-        def write(**condition: str) -> Any:
+        def write(**condition: str) -> Answer:
             return self._pool.submit(
                 self._s3.complete_multipart_upload,
                 **self._where,
@@ -170,7 +174,7 @@ class _Upload:
 
 
 @contextmanager
-def _upload(s3: Any, where: dict[str, str], fields: Mapping[str, str]) -> Generator[_Upload]:
+def _upload(s3: S3, where: dict[str, str], fields: Mapping[str, str]) -> Generator[_Upload]:
     with ThreadPoolExecutor(MOST_BYTES_UNDERWAY // PART_BYTES, "upload") as pool:
         found = _Upload(s3, where, fields, pool)
         with undo_on_error(found.abort):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlsplit
 
 from neocloud import __version__
@@ -187,7 +186,7 @@ def _fetch(host: str, port: int, context: ssl.SSLContext) -> _Document:
     try:
         if response.status != http.client.OK:
             raise ValueError(f"status {response.status}")
-        document = cast(dict[str, object], json.loads(body))
+        document: dict[str, object] = json.loads(body)
         ports = document["grpc_port"], document["gateway_port"]
         grpc_port, gateway_port = (port if isinstance(port, int) else 0 for port in ports)
         version = str(document.get("version", ""))

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
@@ -206,7 +205,7 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             return collectors_certificate(settings.home, clock.now())
 
         async def follow(store: Store) -> None:
-            def sync() -> Coroutine[Any, Any, None]:
+            def sync() -> Coroutine[object, None, None]:
                 return compute.sync_public_images(store, settings, clock)
 
             async with asyncio.TaskGroup() as tasks:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from neocloud import __version__
 from neocloud.control_plane import state_dir
@@ -23,7 +23,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.reconciler import AnyReconciler
 from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import (
     Authenticator,
@@ -97,11 +97,11 @@ class Composition:
     """Called with every change of a resource; may refuse it."""
     history_removed: Callable[[Transaction, HistorySizes], None] = lambda tx, sizes: None
     """Called when entries of the history of resources are removed, in the same transaction."""
-    background_task: Callable[[Store], Coroutine[Any, Any, None]] | None = None
+    background_task: Callable[[Store], Coroutine[object, None, None]] | None = None
     """Runs as long as the control plane does."""
     middleware: Callable[[Store], Middleware] = lambda store: no_middleware
     """Wraps every call."""
-    reconciler: Callable[[Reconciler[Any]], Reconciler[Any]] = lambda reconciler: reconciler
+    reconciler: Callable[[AnyReconciler], AnyReconciler] = lambda reconciler: reconciler
     """Wraps every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
     """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""
@@ -256,9 +256,9 @@ def _background(
     server: ApiServer,
     worker: Worker,
     public: PublicCertificate | None,
-) -> list[Coroutine[Any, Any, None]]:
+) -> list[Coroutine[object, None, None]]:
     """Return what runs beside the server until it stops."""
-    running: list[Coroutine[Any, Any, None]] = [
+    running: list[Coroutine[object, None, None]] = [
         _watch(composition.engine, worker),
         _forget_history(composition, store),
     ]

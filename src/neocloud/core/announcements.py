@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import cast
 
+from neocloud.core.json_values import as_object
 from neocloud.core.osfiles import make_folder, write_file
 
 FOLDER = Path("/run/neocloud")
@@ -70,11 +70,11 @@ def read(path: Path) -> Announcement | None:
             document: object = json.loads(file.read(_MOST_BYTES))
         except ValueError:
             return None
-    fields = cast("dict[str, object]", document) if isinstance(document, dict) else {}
-    values = {name: fields.get(name, "") for name in ("home", "grpc", "http", "gateway")}
-    if not all(isinstance(value, str) for value in values.values()):
+    given = [as_object(document).get(name, "") for name in ("home", "grpc", "http", "gateway")]
+    values = [value for value in given if isinstance(value, str)]
+    if len(values) < len(given):
         return None
-    announcement = Announcement(**cast("dict[str, str]", values))
+    announcement = Announcement(*values)
     return announcement if is_served_by_root(announcement.grpc) else None
 
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from neocloud.core.cleanup import undo_on_error
+from neocloud.core.json_values import as_object
 from neocloud.core.osfiles import make_private_parents, write_file
 from neocloud.core.process import Process, age_seconds, boot_id
 
@@ -77,7 +78,7 @@ class Child:
             document: object = json.loads(self.record_file.read_text()) if self.record_file else {}
         except (OSError, ValueError):
             return {}
-        return cast(dict[str, Any], document) if isinstance(document, dict) else {}
+        return as_object(document)
 
     def find(self) -> Process | None:
         """Return the recorded process; None when it has ended, even if another one has its id now."""

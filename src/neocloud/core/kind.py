@@ -9,7 +9,7 @@ network is enqueued. A resource to be deleted is marked first; its row is remove
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -98,8 +98,9 @@ class Rules(Generic[M]):
         """Raise ApiError (bad state) when the resource must not be deleted now."""
 
 
-_NO_DEPENDENTS = Rules[Any].dependents
-_NOTHING_TO_COMPLETE = Rules[Any].complete
+AnyRules: TypeAlias = Rules[Any]
+_NO_DEPENDENTS = AnyRules.dependents
+_NOTHING_TO_COMPLETE = AnyRules.complete
 
 View = Callable[[Any, Transaction, datetime], None]
 """Sets, in place, the part of a resource's message that follows from the time or from other rows."""
@@ -125,7 +126,7 @@ class Kind:
     parent_kinds: tuple[str, ...]
     """Kinds that may be the parent, by message name."""
     verbs: frozenset[str] = frozenset({"Create", "Get", "GetByName", "List", "Update", "Delete"})
-    rules: Rules[Any] = field(default_factory=Rules[Any])
+    rules: AnyRules = field(default_factory=AnyRules)
     initial_state: str = ""
     deleting_state: str = "DELETING"
     stopped_state: str = ""

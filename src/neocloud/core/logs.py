@@ -12,7 +12,6 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 FIELDS = (
     *("resource", "kind", "attempt", "request_id", "method", "subject"),
@@ -29,11 +28,11 @@ _ESCAPES = {
 } | {ord("\n"): "\\n", ord("\r"): "\\r"}
 """Control characters, as a line of text shows them: messages quote what tenants wrote."""
 
-_bound: ContextVar[dict[str, Any] | None] = ContextVar("bound_log_fields", default=None)
+_bound: ContextVar[dict[str, object] | None] = ContextVar("bound_log_fields", default=None)
 
 
 @contextmanager
-def bind(**fields: Any) -> Generator[None, None, None]:
+def bind(**fields: object) -> Generator[None, None, None]:
     """Add these fields to all records that are written inside the context, by this task."""
     token = _bound.set({**(_bound.get() or {}), **fields})
     try:
@@ -42,7 +41,7 @@ def bind(**fields: Any) -> Generator[None, None, None]:
         _bound.reset(token)
 
 
-def bind_more(**fields: Any) -> None:
+def bind_more(**fields: object) -> None:
     """Add fields to those of the innermost `bind`."""
     bound = _bound.get()
     if bound is not None:
@@ -90,7 +89,7 @@ class _JsonLines(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "logger": record.name,

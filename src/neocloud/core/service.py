@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 from prometheus_client import Metric
@@ -19,7 +19,7 @@ from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry, Subject
-from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.reconciler import AnyReconciler
 from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.store.protocol import Resource, Store, Transaction, Watcher
 from neocloud.core.usage import CapacityUse, CapacityUses, Meter, Meters
@@ -112,6 +112,10 @@ class Method(Generic[RequestT]):
     also needs the right to act as that account."""
 
 
+AnyMethod: TypeAlias = Method[Any]
+"""Of one type of request, which a list of methods does not say."""
+
+
 @dataclass(frozen=True)
 class MethodAlias:
     """A method that another one serves: another version of the API, or another way to name the resource. The
@@ -173,10 +177,10 @@ class Service:
 
     name: str
     kinds: tuple[Kind, ...] = ()
-    methods: tuple[Method[Any], ...] = ()
+    methods: tuple[AnyMethod, ...] = ()
     aliases: tuple[MethodAlias, ...] = ()
     http_routes: tuple[HttpRoute, ...] = ()
-    reconcilers: Callable[[Dependencies], Sequence[Reconciler[Any]]] = lambda dependencies: ()
+    reconcilers: Callable[[Dependencies], Sequence[AnyReconciler]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
     defaults: Mapping[str, CreateDefaults] = field(default_factory=dict[str, CreateDefaults])
     """Kinds, often another service's, whose new resources start with default resources of this service."""

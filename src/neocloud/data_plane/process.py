@@ -191,7 +191,7 @@ def log_addresses(
 def run_gateway(
     name: str,
     settings: DataPlaneSettings,
-    serving: Coroutine[Any, Any, None],
+    serving: Coroutine[object, None, None],
     unusable: tuple[type[Exception], ...],
 ) -> None:
     """Serve, and end the process. `unusable` are errors of a state with which the gateway cannot start."""

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from neocloud.control_plane.settings_file import WORLD_FILE
+from neocloud.core.json_values import as_object
 from neocloud.core.osfiles import write_file
 from neocloud.core.store import StoreError
 from neocloud.core.store.vault import FORMAT, Vault
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.world_document import document_of, fill_world
-from neocloud.engines.manifest import Document, Pod, read_manifest
+from neocloud.engines.manifest import Pod, read_manifest
 from neocloud.services.slurm.slurm_records import SlurmNode
 
 SlurmRecords = Mapping[str, dict[str, SlurmNode]]
@@ -116,7 +117,7 @@ def _read_manifests(world: FakeWorld) -> None:
     for reference, manifest in list(world.objects.items()):
         world.objects[reference] = read_manifest(manifest)
     for pod in world.pods.values():
-        pod.manifest = Pod.from_dict(cast(Document, pod.manifest))
+        pod.manifest = Pod.from_dict(as_object(pod.manifest))
 
 
 def _is_foreign(found: os.stat_result) -> bool:

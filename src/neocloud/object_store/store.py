@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from neocloud.core.cleanup import aundo_on_error, undo_on_error
 from neocloud.core.clock import Clock
@@ -163,8 +163,8 @@ class ObjectStore:
         return self._blobs if bucket.filesystem is None else self._files
 
     def _of_bucket(
-        self, method: Callable[Concatenate[BucketBackend, str, _Arguments], Coroutine[Any, Any, _Result]]
-    ) -> Callable[Concatenate[str, _Arguments], Coroutine[Any, Any, _Result]]:
+        self, method: Callable[Concatenate[BucketBackend, str, _Arguments], Coroutine[object, None, _Result]]
+    ) -> Callable[Concatenate[str, _Arguments], Coroutine[object, None, _Result]]:
         """Return a method of the backend of the bucket that a call names."""
 
         async def call(bucket_id: str, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
@@ -175,10 +175,10 @@ class ObjectStore:
 
     def _between_buckets(
         self,
-        method: Callable[Concatenate[Copies, Source, str, _Arguments], Coroutine[Any, Any, _Result]],
+        method: Callable[Concatenate[Copies, Source, str, _Arguments], Coroutine[object, None, _Result]],
         *,
         writes_object: bool,
-    ) -> Callable[Concatenate[Source, str, _Arguments], Coroutine[Any, Any, _Result]]:
+    ) -> Callable[Concatenate[Source, str, _Arguments], Coroutine[object, None, _Result]]:
         """Return a method of the copies between the buckets that a call names. `writes_object` False: it
         writes a part, which is a blob in all buckets."""
 

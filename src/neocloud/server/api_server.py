@@ -234,7 +234,7 @@ class ApiServer:
             return []
         return [_take_port(0, self._last.collectors, lambda port: listen(LOOPBACK, port))]
 
-    def _limit_connections(self, tls_address: str) -> Sequence[Coroutine[Any, Any, None]]:
+    def _limit_connections(self, tls_address: str) -> Sequence[Coroutine[object, None, None]]:
         """Return what limits connections of other machines to gRPC; plain text is for this machine alone."""
         if not tls_address:
             return ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.kind import Kind
-from neocloud.core.service import Method, MethodAlias, Service
+from neocloud.core.service import AnyMethod, MethodAlias, Service
 from neocloud.server.request import (
     DescriptorError,
     Endpoint,
@@ -132,7 +132,7 @@ def _method(path: str) -> contract.Rpc:
         raise DescriptorError(f"{error} A service has a Method for it.") from None
 
 
-def _custom_endpoint(runtime: Runtime, method: Method[Any]) -> Endpoint:
+def _custom_endpoint(runtime: Runtime, method: AnyMethod) -> Endpoint:
     is_public = method.permission is None
     return Endpoint(
         _method(method.path),

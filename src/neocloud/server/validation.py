@@ -11,13 +11,14 @@ here.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import protovalidate
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.kind import Rules, Violation
+from neocloud.core.json_values import is_list, is_object
+from neocloud.core.kind import AnyRules, Violation
 
 MAX_NAME_BYTES = 1024
 OWN_PACKAGE = "neocloud."
@@ -42,7 +43,7 @@ def check(message: Message) -> None:
         raise contract.bad_request(violations)
 
 
-def check_request(rules: Rules[Any], request: Message) -> None:
+def check_request(rules: AnyRules, request: Message) -> None:
     """Raise ApiError when the kind's rules refuse the request by itself. Not for a transaction."""
     if violations := list(rules.request_violations(request)):
         raise contract.bad_request(violations)
@@ -185,10 +186,10 @@ def check_tree(content: object) -> None:
     for _ in range(MAX_DEPTH):
         below: list[object] = []
         for each in level:
-            if isinstance(each, dict):
-                below.extend(cast(dict[str, object], each).values())
-            elif isinstance(each, list):
-                below.extend(cast(list[object], each))
+            if is_object(each):
+                below.extend(each.values())
+            elif is_list(each):
+                below.extend(each)
         nodes += len(below)
         if nodes > MAX_NODES:
             raise contract.bad_request([], _TOO_MANY)

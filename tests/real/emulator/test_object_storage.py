@@ -189,7 +189,7 @@ def test_rights_end_with_the_key(
         try:
             viewer.get_object(Bucket=name, Key="k")
         except ClientError as error:
-            return error.response["Error"]["Code"] == "InvalidAccessKeyId"
+            return error.response.get("Error", {}).get("Code") == "InvalidAccessKeyId"
         return False
 
     until(is_refused)

@@ -1,1 +1,2 @@
+# pyright: strict
 """One module per command of `neo`, loaded when the command is used."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo ai endpoint` and `neo ai job`: what create fills in where nothing is named, and logs."""
 
 from typing import Annotated
@@ -16,6 +17,7 @@ from neocloud.cli.resources.lookup import (
 from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.terminal import echo
+from neocloud.core.json_values import is_object
 
 PROTOCOL = "HTTP"
 DISK_TYPE = "NETWORK_SSD"
@@ -37,7 +39,7 @@ def fill_defaults(cloud: ProjectClient, request: JsonObject) -> None:
     spec: JsonObject = request["spec"]
     objects = [(port, "protocol", PROTOCOL) for port in spec.get("ports", ())]
     for each, name, value in (*objects, (spec.setdefault("disk", {}), "type", DISK_TYPE)):
-        if isinstance(each, dict):  # anything else is refused with the reason
+        if is_object(each):  # anything else is refused with the reason
             each.setdefault(name, value)
     platform, preset = str(spec.get("platform") or ""), str(spec.get("preset") or "")
     if not platform or not preset:

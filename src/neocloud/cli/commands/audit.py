@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo audit`: list and export audit events."""
 
 import json
@@ -79,7 +80,8 @@ def list_events(
       neo audit list --filter "regex(resource.metadata.name, '^prod-')"
       neo audit list --event-type data-plane --filter "resource.metadata.name = 'bank-data'"
     """
-    profile, items, token = profile_of(context), [], ""
+    profile, token = profile_of(context), ""
+    items: list[AuditEvent] = []
     with connect(profile) as client:
         request = _request(client, profile, since, until, which, event_type, parent_id)
         while len(items) < limit:

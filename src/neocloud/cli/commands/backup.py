@@ -1,8 +1,9 @@
+# pyright: strict
 """`neo backup` and `neo restore`: the state of a cloud in one encrypted file, and back."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -288,7 +289,7 @@ def _first_line(path: Path) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told() -> Generator[None]:
     try:
         yield
     except BackupError as error:

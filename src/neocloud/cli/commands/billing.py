@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo billing`: usage and cost of a project."""
 
 import json
@@ -6,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +31,9 @@ from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
 
 SERVICE = "neocloud.billing.v1.UsageService"
 FOCUS = "GetFocusReport"
@@ -140,7 +144,9 @@ def report(
         with exported(context, to_bucket, name, project) as out:
             out(json.dumps(contract.to_document(answer), indent=2, ensure_ascii=False) + "\n")
         return
-    names = _account_names(context, answer.lines) if output is Format.TABLE and by is By.ACCOUNT else {}
+    names: Mapping[str, str] = {}
+    if output is Format.TABLE and by is By.ACCOUNT:
+        names = _account_names(context, answer.lines)
     headers = [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"]
     rows = summed(answer.lines, by, names)
     if by is By.SKU:  # which the first column has already
@@ -370,9 +376,9 @@ def _kind(item: Any) -> str:
     return item.resource_kind.rpartition(".")[2]
 
 
-def _compact(moment: Any) -> str:
+def _compact(moment: "Timestamp") -> str:
     return f"{contract.to_datetime(moment):%Y%m%dT%H%M%SZ}"
 
 
-def _time(moment: Any) -> str:
+def _time(moment: "Timestamp") -> str:
     return f"{contract.to_datetime(moment):%Y-%m-%d %H:%M}"

@@ -1,3 +1,4 @@
+# pyright: strict
 """The rows of `neo billing report`: lines added up by what is asked for, subtotals, and names of accounts."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo chat`: a link to the chat page, or one answer that is streamed to the terminal, with its figures."""
 
 import os
@@ -128,7 +129,7 @@ class Measured:
 
     first_seconds: float | None = None
     total_seconds: float = 0.0
-    usage: JsonObject = field(default_factory=dict)
+    usage: JsonObject = field(default_factory=JsonObject)
 
     @property
     def tokens_per_second(self) -> float:
@@ -197,8 +198,8 @@ def format_cost(usage: JsonObject, pricing: Mapping[str, str] | None) -> str:
         return "unpriced"
     if pricing.get("charge") == "by_hour":
         return "paid by the hour"
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    counts = {
+    cached: int = JsonObject(usage.get("prompt_tokens_details") or ()).get("cached_tokens") or 0
+    counts: dict[str, int] = {
         "input": usage.get("prompt_tokens", 0) - cached,
         "cached_input": cached,
         "output": usage.get("completion_tokens", 0),

@@ -1,6 +1,7 @@
+# pyright: strict
 """`neo config list|get|set|unset`: the settings of a cloud on this machine, kept in its `config.json`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from neocloud.cli.target import HomeOption, current_is_remote, home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.settings_file import shown_document, url_without_password
+from neocloud.core.json_values import is_list
 from neocloud.settings.catalogue import BY_NEO_UP, BadValue, Setting, catalogue, changed, find, text_of
 from neocloud.settings.settings import Settings
 
@@ -176,9 +178,9 @@ def _document(setting: Setting, settings: Settings, server: RunningServer | None
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return text_of(value) if value else []
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+    if value == ():
+        return []
+    return value if value is None or isinstance(value, (bool, int, float)) else text_of(value)
 
 
 _COLUMNS = ("name", "value", "default", "type", "unit", "effect", "meaning")
@@ -191,5 +193,5 @@ def _in_words(document: JsonObject) -> JsonObject:
 
 
 def _words(value: object) -> str:
-    items: Sequence[object] = value if isinstance(value, list) else [value]
+    items = value if is_list(value) else [value]
     return " ".join(text_of(each) for each in items)

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo config`: the user's profiles, and the settings of the cloud on this machine."""
 
 from dataclasses import asdict, replace

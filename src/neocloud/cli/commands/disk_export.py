@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo compute image export`, and the same of disks and snapshots: write a disk to a bucket as qcow2."""
 
 import re

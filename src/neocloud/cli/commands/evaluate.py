@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo evaluate`: compare two models that are served through the gateway."""
 
 from pathlib import Path

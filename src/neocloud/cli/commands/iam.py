@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo iam`: projects, accounts and their permissions, and an access token of the caller."""
 
 import typer

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo image`: build container images and machine disks, push images, and import disks."""
 
 import time

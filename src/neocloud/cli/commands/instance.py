@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo compute instance`: create a machine with an SSH key, restart it, sign in, read its serial log."""
 
 import os
@@ -39,6 +40,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
 from neocloud.core import contract
+from neocloud.core.json_values import as_object, is_object
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
@@ -113,7 +115,7 @@ def create(
       neo compute instance create web --file machine.yaml
     """
     given = _read(file) if file is not None else {}
-    metadata = given.get("metadata") or {}
+    metadata = as_object(given.get("metadata"))
     cloud = connect_to_project(context, project or str(metadata.get("parent_id") or ""))
     platform, preset = smallest_shape(cloud, platform, preset)
     keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
@@ -123,7 +125,7 @@ def create(
     if preemptible:
         spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
     spec |= given.get("spec", {})
-    request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
+    request: dict[str, JsonObject] = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     if metadata.get("labels"):
         request["metadata"]["labels"] = metadata["labels"]
     resolve_names(request, load_method(CREATE).input.DESCRIPTOR, cloud)
@@ -131,7 +133,7 @@ def create(
         show_trial(cloud.client, CREATE, request, output)
         return
     operation = cloud.client.call(CREATE, request)
-    shape = spec.get("resources") or {}
+    shape = as_object(spec.get("resources"))
     _wait(cloud, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
     instance = cloud.client.call(f"{INSTANCES}/Get", {"id": operation.resource_id})
     if not keys:
@@ -332,7 +334,7 @@ def _read(file: Path) -> JsonObject:
         content = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read", str(error)) from error
-    whole = content if isinstance(content, dict) and "spec" in content else {"spec": content}
+    whole = content if is_object(content) and "spec" in content else {"spec": content}
     if not isinstance(whole["spec"], dict):
         raise ClientError("INVALID_ARGUMENT", f"{file} contains no spec", "Write fields such as `resources:`")
     if not isinstance(whole.get("metadata") or {}, dict):

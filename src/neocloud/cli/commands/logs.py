@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo logs`: print the log of a workload, or the log of the cloud's server."""
 
 import re

@@ -1,3 +1,4 @@
+# pyright: strict
 """Products whose commands are derived from the contract, with the commands and functions written for them.
 
 Each function imports what belongs to one product, when that product is used.

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo quota`: limits and usage of a tenant and its projects."""
 
 from collections.abc import Iterator

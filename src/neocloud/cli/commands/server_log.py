@@ -1,3 +1,4 @@
+# pyright: strict
 """The log of the cloud's server: text or JSON lines, rotated files, and filters."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo status`: state of the cloud, its machine and its clusters."""
 
 from collections import Counter
@@ -35,6 +36,7 @@ from neocloud.client.errors import ClientError
 from neocloud.control_plane.server_supervisor import server_child
 from neocloud.control_plane.settings_file import settings_or_defaults
 from neocloud.core import releases
+from neocloud.core.json_values import as_list, as_object, is_object
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Cluster
@@ -101,13 +103,15 @@ def _running_report(place: Home, server: RunningServer) -> JsonObject:
     with connect(profile, version="") as client:
         details = get_json(server.http, "/status", client.tokens.token())
         clusters = list(client.list_all(LIST_CLUSTERS, {"parent_id": profile.project_id}))
-    if not isinstance(details, dict):
+    if not is_object(details):
         raise ClientError(
             "UNAVAILABLE", f"The server at {server.http} does not answer", f"See {place.log_file}"
         )
     engine = details.get("engine")
-    if isinstance(engine, dict):
-        engine["accelerators"] = _counted(engine.get("accelerators") or ())
+    if is_object(engine):
+        engine["accelerators"] = _counted(
+            [each for each in as_list(engine.get("accelerators")) if is_object(each)]
+        )
     return {
         "pid": server.pid,
         "grpc": server.grpc,
@@ -179,7 +183,10 @@ def _stop_rows(stop: Stop | None) -> list[tuple[str, object]]:
 
 
 def _print_running(report: JsonObject, place: Home, server: RunningServer) -> None:
-    engine, storage = report.get("engine") or {}, (report.get("reports") or {}).get("storage") or {}
+    engine, storage = (
+        as_object(report.get("engine")),
+        as_object(as_object(report.get("reports")).get("storage")),
+    )
     elapsed = duration((datetime.now(UTC) - server.ready_since).total_seconds())
     rows = [
         ("State", "running, as an emulator" if report["is_emulator"] else "running"),
@@ -212,8 +219,8 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         warn(f"{refusal.message}. {refusal.next_step}.")
     for warning in object_warnings(storage):
         warn(warning)
-    for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
-        warn(warning)
+    for warning in (NOTHING_REAL,) if report["is_emulator"] else as_list(engine.get("warnings")):
+        warn(str(warning))
     echo()
     clusters = [(item["name"], item["state"], item["workers"], item["id"]) for item in report["clusters"]]
     if clusters:
@@ -238,7 +245,7 @@ def _certificate_rows(certificate: JsonObject) -> list[tuple[str, object]]:
         if certificate.get("ends_with_authority"):
             renewal = "; the cloud's certificate authority ends then too"
     rows: list[tuple[str, object]] = [(f"TLS {ending}", f"{ends_at:%Y-%m-%d %H:%M} UTC{renewal}")]
-    if step := (certificate.get("acme") or {}).get("step"):
+    if step := as_object(certificate.get("acme")).get("step"):
         rows.append(("Certificate order", step))
     return rows
 
@@ -261,7 +268,7 @@ def _engine_rows(engine: JsonObject) -> list[tuple[str, object]]:
         ("Enforced", ", ".join(enforced) or "nothing"),
         ("Not enforced", ", ".join(missing) or "nothing"),
         ("Engine", f"{engine.get('engine', 'unknown')} {engine.get('version', '')}".strip()),
-        *((f"  {key.replace('_', ' ')}", value) for key, value in (engine.get("details") or {}).items()),
+        *((f"  {key.replace('_', ' ')}", value) for key, value in as_object(engine.get("details")).items()),
     ]
 
 

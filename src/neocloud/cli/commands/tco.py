@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo tco`: total cost of owning a cluster, and of a conversation on it."""
 
 from collections.abc import Iterator, Sequence
@@ -87,7 +88,7 @@ def tco(
     if parameters or guide:
         _print_list(context, "ListModelChoices" if guide else "ListParameters", output)
         return
-    request = {
+    request: dict[str, list[dict[str, str]]] = {
         "values": [dict(zip(("name", "value"), _pair(text, "--set"), strict=True)) for text in changed or ()],
         "scenarios": list(_scenarios(tokens_per_second or (), scenario or ())),
         "hosted_models": [_hosted(text) for text in hosted or ()],
@@ -216,7 +217,7 @@ def measured_speeds(model: Model) -> Sequence[tuple[int, float]]:
     A first answer is not counted, because model servers compile on it.
     """
     model.answer(_question(0), 8)
-    found = []
+    found: list[tuple[int, float]] = []
     for streams in STREAMS:
         questions = [_question(number) for number in range(streams)]
         found.append((streams, model.tokens_per_second(questions)))

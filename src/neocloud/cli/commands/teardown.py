@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo down` and `neo destroy`: stop a cloud, or remove all its containers, networks, images and files."""
 
 import shutil

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo top`: what runs in the project and how busy it is, on one screen that is refreshed."""
 
 import math
@@ -45,6 +46,7 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.core.json_values import as_object, is_object
 from neocloud.messages.nebius.compute.v1 import Instance
 from neocloud.messages.neocloud.inference.v1 import Deployment, Replica
 from neocloud.messages.neocloud.slurm.v1 import Cluster
@@ -254,8 +256,8 @@ def host_of(cloud: ProjectClient) -> JsonObject | None:
     if server is None or Home(Path(cloud.profile.home)).settings().emulator:
         return None
     status = get_json(server.http, "/status", cloud.client.tokens.token())
-    engine = status.get("engine") if isinstance(status, dict) else None
-    if not isinstance(engine, dict):
+    engine = as_object(status).get("engine")
+    if not is_object(engine):
         return None
     lines = (line.split() for line in _MEMORY.read_text().splitlines())
     kibibytes = {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

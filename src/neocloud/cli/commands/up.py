@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo up`: check the machine, build missing images, start the server, create a profile."""
 
 import inspect
@@ -46,6 +47,7 @@ from neocloud.control_plane.settings_file import (
     unknown_keys,
     url_without_password,
 )
+from neocloud.core.json_values import as_list
 from neocloud.settings.catalogue import AT_FIRST_START, catalogue, nearest_name, text_of
 from neocloud.settings.settings import Settings, flag, is_list, options
 
@@ -147,7 +149,7 @@ def _name_moved_options(context: typer.Context, home: Path | None, given: Mappin
         if setting.field in AT_FIRST_START or not _is_on_command_line(context, setting.field):
             continue
         value = given.get(setting.field, "")
-        words = [text_of(each) for each in value] if isinstance(value, list) else [text_of(value)]
+        words = [text_of(each) for each in as_list(value) or [value]]
         shown = " ".join(quote(url_without_password(each)) for each in words)
         say(
             f"--{setting.name} is an option of `neo up` in this release for the last time:"

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo user`: people who may sign in. Generated passwords are printed once and stored nowhere."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# pyright: strict
 """Test conversations from a JSONL file: the questions drawn from them, as in the recipe, and their
 perplexity.
 
@@ -15,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
+from neocloud.core.json_values import as_list, as_object, is_object
 
 ROLES = ("system", "user", "assistant")
 
@@ -73,8 +75,8 @@ def _conversation(line: str, where: str) -> Conversation:
         record = json.loads(line)
     except ValueError as error:
         raise _bad(where, f"broken JSON ({error})") from error
-    messages: object = record.get("messages") if isinstance(record, dict) else None
-    if not isinstance(messages, list) or not messages:
+    messages = as_list(as_object(record).get("messages"))
+    if not messages:
         raise _bad(where, "'messages' must be a list with at least one message")
     found = [_message(each, f"{where}, message {number}") for number, each in enumerate(messages, 1)]
     turns = [each["role"] for each in found][found[0]["role"] == "system" :]
@@ -84,12 +86,12 @@ def _conversation(line: str, where: str) -> Conversation:
 
 
 def _message(message: object, where: str) -> dict[str, str]:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    if not is_object(message) or message.get("role") not in ROLES:
         raise _bad(where, f"the role must be one of {', '.join(ROLES)}")
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
         raise _bad(where, "the content is missing")
-    return {"role": message["role"], "content": content.strip()}
+    return {"role": str(message["role"]), "content": content.strip()}
 
 
 def _bad(where: str, why: str) -> ClientError:
@@ -129,19 +131,21 @@ class Loss:
 
 def prompt_tokens(answer: object) -> list[Token]:
     """Return the tokens of a chat completion with `prompt_logprobs`. Raises NoLikelihood."""
-    places = answer.get("prompt_logprobs") if isinstance(answer, dict) else None
-    ids = answer.get("prompt_token_ids") if isinstance(answer, dict) else None
+    places = as_list(as_object(answer).get("prompt_logprobs"))
+    ids = as_list(as_object(answer).get("prompt_token_ids"))
     if not places:
         raise NoLikelihood("the model server returns no log-probabilities of prompts")
-    found = []
+    found: list[Token] = []
     for number, place in enumerate(places):
         if place is None:
             found.append(Token("", None))
             continue
-        own = place.get(str(ids[number])) if ids else next(iter(place.values()))
-        if own is None:
+        entries = as_object(place)
+        own = entries.get(str(ids[number])) if ids else next(iter(entries.values()))
+        value = as_object(own).get("logprob")
+        if not is_object(own) or not isinstance(value, int | float):
             raise NoLikelihood(f"the model server omits the prompt's own token at {number}")
-        found.append(Token(own.get("decoded_token") or "", own["logprob"]))
+        found.append(Token(str(own.get("decoded_token") or ""), value))
     return found
 
 

@@ -1,10 +1,10 @@
+# pyright: strict
 """Open test conversations: a file, or an object of a bucket that is read as the signed-in account."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import typer
 
@@ -17,7 +17,7 @@ LARGEST_BYTES = 5 * 10**9
 
 
 @contextmanager
-def data_file(context: typer.Context, data: str) -> Iterator[Path]:
+def data_file(context: typer.Context, data: str) -> Generator[Path]:
     """Yield the path of the data; a copy of an object, with its checksum verified, while the context lasts.
 
     Raises ClientError.
@@ -32,5 +32,5 @@ def data_file(context: typer.Context, data: str) -> Iterator[Path]:
         raise ClientError("INVALID_ARGUMENT", f"{data} is a folder", "Name an object: s3://BUCKET/KEY")
     with tempfile.NamedTemporaryFile(prefix="neo-evaluate-") as file:
         with s3_session(context) as s3:
-            download_stream(s3, place, cast(BinaryIO, file), LARGEST_BYTES)
+            download_stream(s3, place, file, LARGEST_BYTES)
         yield Path(file.name)

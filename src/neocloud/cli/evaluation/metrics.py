@@ -1,3 +1,4 @@
+# pyright: strict
 """Metrics of one model on test conversations, and the scores computed from its answers.
 
 Results are kept when a run is interrupted. BLEU and ROUGE come from `sacrebleu` and `rouge_score`, which
@@ -5,12 +6,13 @@ Results are kept when a run is interrupted. BLEU and ROUGE come from `sacrebleu`
 those of the recipe.
 """
 
+import importlib
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from neocloud.cli.evaluation.client import Model, in_parallel
 from neocloud.cli.evaluation.conversations import Conversation, Loss, NoLikelihood, Question
@@ -49,14 +51,14 @@ class Measured:
     """Results of one model so far."""
 
     loss: Loss = field(default_factory=Loss)
-    answers: dict[int, str] = field(default_factory=dict)
+    answers: dict[int, str] = field(default_factory=dict[int, str])
     """Answers by the index of the question."""
     answer_tokens: int = 0
-    labels: dict[int, str] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict[int, str])
     tokens_per_second: float | None = None
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter[str])
     """Count of each error message."""
-    remarks: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list[str])
 
     @property
     def is_empty(self) -> bool:
@@ -137,15 +139,15 @@ def _tried(
             yield place, result
 
 
-try:
-    import sacrebleu
-except ImportError:
-    sacrebleu = None
-try:
-    from rouge_score.rouge_scorer import RougeScorer
-except ImportError:
-    RougeScorer = None
+def _module(name: str) -> Any:
+    """Return the module, which has few types; None where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
 
+
+_sacrebleu, _rouge_scorer = _module("sacrebleu"), _module("rouge_score.rouge_scorer")
 _ROUGE = ["rouge1", "rouge2", "rougeL"]
 
 Pair = tuple[float | None, float | None]
@@ -153,16 +155,16 @@ Pair = tuple[float | None, float | None]
 
 def bleu(generated: Sequence[str], references: Sequence[str]) -> float | None:
     """Return the BLEU score of the whole corpus, 0 to 100."""
-    if sacrebleu is None or not generated:
+    if _sacrebleu is None or not generated:
         return None
-    return sacrebleu.corpus_bleu(list(generated), [list(references)]).score
+    return _sacrebleu.corpus_bleu(list(generated), [list(references)]).score
 
 
 def rouge(generated: Sequence[str], references: Sequence[str]) -> dict[str, float] | None:
     """Return the mean F1 of each ROUGE score, 0 to 1."""
-    if RougeScorer is None or not generated:
+    if _rouge_scorer is None or not generated:
         return None
-    scorer = RougeScorer(_ROUGE)
+    scorer = _rouge_scorer.RougeScorer(_ROUGE)
     scores = [scorer.score(right, text) for text, right in zip(generated, references, strict=True)]
     return {name: statistics.fmean(score[name].fmeasure for score in scores) for name in _ROUGE}
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """The report of two measured models: the keys of the recipe's report, and ours under `details`."""
 
 import statistics
@@ -82,7 +83,7 @@ def _added(plan: Plan, found: Measured) -> JsonObject:
 
 def report_view(report: JsonObject, names: Sequence[str]) -> View:
     """Return the report as a table, base beside candidate."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for label, key, decimals in _ROWS:
         values = [_value(report, model, key) for model in ("base_model", "finetuned_model")]
         if any(value is not None for value in values):
@@ -92,4 +93,5 @@ def report_view(report: JsonObject, names: Sequence[str]) -> View:
 
 def _value(report: JsonObject, model: str, key: str) -> float | None:
     found = {**report["details"][model], **report[model]}
-    return (found["rouge"] or {}).get(key) if key == "rougeL" else found.get(key)
+    values: JsonObject = found["rouge"] or {} if key == "rougeL" else found
+    return values.get(key)

@@ -1,3 +1,4 @@
+# pyright: strict
 """Run tasks of lm-eval (EleutherAI's evaluation harness) against two served models.
 
 The harness is a separately installed program. It receives the address and, through its environment, a key.
@@ -42,7 +43,7 @@ class Tasks:
 
 def run_tasks(base: Model, candidate: Model, tasks: Tasks, output: Format) -> None:
     """Run them on both and print the scores side by side."""
-    results = []
+    results: list[dict[str, dict[str, float]]] = []
     for model in (base, candidate):
         with stage(f"Run {tasks.names} on {model.name}"):
             results.append(task_results(model, tasks))
@@ -132,7 +133,7 @@ def _api_arguments(model: Model, tasks: Tasks) -> list[str]:
 
 
 def _scores(content: JsonObject) -> dict[str, dict[str, float]]:
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for task, values in content["results"].items():
         numbers = {
             name.removesuffix(",none"): value for name, value in values.items() if isinstance(value, float)

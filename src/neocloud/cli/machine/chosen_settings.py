@@ -1,3 +1,4 @@
+# pyright: strict
 """Settings that the operator chooses, by an option of `neo up` or by `neo config set`, and their
 consequences.
 """

@@ -1,3 +1,4 @@
+# pyright: strict
 """The state folder of a cloud on this machine, as the command line sees it.
 
 The server owns what is in it. The command line adds `config.json` (what was chosen by the options of
@@ -8,7 +9,7 @@ the server's log.
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -199,7 +200,7 @@ class Home:
         return server if is_server_process(server.pid, self.path) else None
 
     @contextmanager
-    def locked(self, on_wait: Callable[[], None], *, may_create: bool = True) -> Iterator[None]:
+    def locked(self, on_wait: Callable[[], None], *, may_create: bool = True) -> Generator[None]:
         """One `neo up`, `down` or `destroy` at a time; `on_wait` is called when another one is at work."""
         lock = self._take_lock(on_wait, may_create=may_create)
         try:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Images on this machine: container images, built by their scripts, and the disks that machines start from.
 
 A script is called as `images/NAME/build --output FOLDER`. It does nothing when the image is there and its
@@ -31,6 +32,7 @@ from neocloud.cli.machine.disk_architecture import (
 from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import exists_in_home
+from neocloud.core.json_values import as_object
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
@@ -224,7 +226,7 @@ def check_disk(file: Path) -> JsonObject:
     for key, what in _REFERENCES.items():
         if found.get(key):
             raise _refused(file, f"it has {what}", _CONVERT)
-    details = (found.get("format-specific") or {}).get("data") or {}
+    details = as_object(as_object(found.get("format-specific")).get("data"))
     if "data-file" in details:
         raise _refused(file, "its data lie in another file", _CONVERT)
     if "encrypt" in details:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Rows and warnings of `neo status` about objects: the last scrub, where their bodies are, and buckets
 without an owner.
 """
@@ -26,14 +27,14 @@ def object_rows(storage: JsonObject) -> Iterator[tuple[str, object]]:
 
 
 def object_warnings(storage: JsonObject) -> Iterator[str]:
-    place = storage.get("blob_place") or {}
+    place: JsonObject = storage.get("blob_place") or JsonObject()
     if place.get("problem"):
         since = f"{datetime.fromisoformat(place['since']):%Y-%m-%d %H:%M} UTC"
         yield (
             f"The engine that has the bodies of objects cannot be used since {since}: {place['problem']}"
             " Clients get 503 SlowDown until the engine answers again."
         )
-    scrub = storage.get("scrub") or {}
+    scrub: JsonObject = storage.get("scrub") or JsonObject()
     if scrub.get("problem_count"):
         first = "; ".join(_place(each) for each in scrub["problems"][:FEW])
         yield (

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo up` with a certificate by ACME: which options go together, and the wait for the order."""
 
 import time
@@ -12,6 +13,7 @@ from neocloud.cli.progress import stage
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
+from neocloud.core.json_values import as_object
 from neocloud.settings.settings import LETS_ENCRYPT, Settings
 
 WAIT_SECONDS = 200.0
@@ -101,4 +103,4 @@ def _certificate(server: RunningServer, token: str) -> JsonObject:
 
 
 def _step(certificate: JsonObject) -> str:
-    return str((certificate.get("acme") or {}).get("step", ""))
+    return str(as_object(certificate.get("acme")).get("step", ""))

@@ -1,3 +1,4 @@
+# pyright: strict
 """Start and stop the control plane's process, and the supervisor that starts it again when it dies.
 
 Both have sessions of their own, so that closing the terminal or pressing Ctrl-C does not touch them, and
@@ -31,6 +32,7 @@ from neocloud.control_plane.server_supervisor import (
 )
 from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE
 from neocloud.core.child_process import POLL_SECONDS, Child, Deaths, deaths_in
+from neocloud.core.json_values import as_object
 from neocloud.core.process import KILL_SECONDS, Process
 
 OLDEST_PODMAN = (4, 3)
@@ -281,4 +283,4 @@ def _wait_until_ready(home: Home, supervisor: Child, deaths_allowed: int) -> Run
 
 def _is_ready(server: RunningServer) -> bool:
     answer = get_json(server.http, "/healthz")
-    return isinstance(answer, dict) and answer.get("status") == "ready"
+    return as_object(answer).get("status") == "ready"

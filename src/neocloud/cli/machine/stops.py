@@ -1,3 +1,4 @@
+# pyright: strict
 """Since when a cloud is stopped, and on whose request; or that it died.
 
 Each command that stops the server leaves a note. A server that was ended by a signal has noted that itself;
@@ -16,6 +17,7 @@ from pathlib import Path
 from neocloud.cli.machine.home import Home
 from neocloud.control_plane.server_supervisor import ended_file, server_child
 from neocloud.core.child_process import boot_id
+from neocloud.core.json_values import as_object
 from neocloud.core.osfiles import write_file
 
 LONGEST_TEXT = 200
@@ -89,7 +91,7 @@ def _read(file: Path) -> dict[str, object]:
         document: object = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
-    return {str(key): value for key, value in document.items()} if isinstance(document, dict) else {}
+    return as_object(document)
 
 
 def _changed_at(file: Path) -> float:

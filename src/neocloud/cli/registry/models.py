@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from neocloud.cli.registry.client import Blob, Descriptor, RegistryClient, described
 from neocloud.cli.storage.places import BucketPlace
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 
 MODEL = "application/vnd.cncf.model"
 ARTIFACT_TYPE, CONFIG_TYPE = f"{MODEL}.manifest.v1+json", f"{MODEL}.config.v1+json"
@@ -63,7 +63,7 @@ def files_of_folder(folder: Path) -> tuple[Sequence[ModelFile], Sequence[str]]:
     return found, [name for name in names if name not in kept]
 
 
-def files_of_bucket(s3: Any, place: BucketPlace) -> tuple[Sequence[ModelFile], Sequence[str]]:
+def files_of_bucket(s3: S3, place: BucketPlace) -> tuple[Sequence[ModelFile], Sequence[str]]:
     """Return the objects directly below a folder of a bucket, and what is left out. Raises ClientError."""
     from neocloud.cli.storage.listing import level  # noqa: PLC0415  botocore takes a while to load
 
@@ -121,7 +121,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _object(s3: Any, place: BucketPlace) -> Callable[[], Iterator[bytes]]:
+def _object(s3: S3, place: BucketPlace) -> Callable[[], Iterator[bytes]]:
     def read() -> Iterator[bytes]:
         from neocloud.cli.storage.service import s3_errors  # noqa: PLC0415
 

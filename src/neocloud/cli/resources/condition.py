@@ -1,3 +1,4 @@
+# pyright: strict
 """Texts of `neo ps` beside a state: missing workers and replicas, repairs, how a program ended."""
 
 import re
@@ -25,7 +26,7 @@ MOST_TOLD = 3
 def in_words(state: str, item: Any, now: datetime) -> tuple[str, Sequence[str]]:
     """Return the state of a resource with what it hides, and lines that say more."""
     status = getattr(item, "status", None)
-    fields = status.DESCRIPTOR.fields_by_name if status is not None else {}
+    fields = status.DESCRIPTOR.fields_by_name if status is not None else ()
     if "slurm_version" in fields and state == "READY":
         return _cluster(state, item, now)
     if "wanted_replicas" in fields:
@@ -54,7 +55,7 @@ def _cluster(state: str, item: Any, now: datetime) -> tuple[str, Sequence[str]]:
 def _deployment(state: str, item: Any, now: datetime) -> tuple[str, Sequence[str]]:
     status, name = item.status, item.metadata.name
     replicas = list(status.replicas)
-    kinds = {number: text for text, number in type(replicas[0]).State.items()} if replicas else {}
+    kinds = {each.state: contract.enum_name(each, "state") for each in replicas}
     how = next((found[1] for found in map(_HOW.search, [status.message, *_messages(replicas)]) if found), "")
     if state != "READY":
         return (f"{state} ({how})" if how and state in ("ERROR", "STARTING") else state), ()

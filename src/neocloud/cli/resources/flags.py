@@ -1,3 +1,4 @@
+# pyright: strict
 """Flags derived from the fields of a message, and requests built from the flags.
 
 Scalars, enums and lists of scalars are flags of their own, nested messages are flattened with a hyphen
@@ -20,6 +21,7 @@ from neocloud.cli.resources.flag_texts import text_of
 from neocloud.cli.resources.noun import kebab
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.core.json_values import as_list, is_list, is_object
 
 DEEPEST_FLAG = 3
 TEXT_TYPES = {
@@ -54,25 +56,25 @@ class Flag:
         """The values of an enum; () for other fields."""
         return next((get_args(each) for each in get_args(self.annotation) if get_origin(each) is Literal), ())
 
-    def value_of(self, given: Any) -> object:
+    def value_of(self, given: object) -> object:
         if self.is_map:
-            return dict(_pair(item, self.option) for item in given)
-        if self.is_json and isinstance(given, list):
-            return [item for text in given for item in self._items(text)]
+            return dict(_pair(str(item), self.option) for item in as_list(given))
+        if self.is_json and is_list(given):
+            return [item for text in given for item in self._items(str(text))]
         if self.is_json:
-            return _parsed(given, self.option)
-        if isinstance(given, list):  # of an enum, perhaps
+            return _parsed(str(given), self.option)
+        if is_list(given):  # of an enum, perhaps
             return [str(item) if isinstance(item, StrEnum) else item for item in given]
         return given
 
     def _items(self, text: str) -> list[object]:
         if self.first_fields and not text.lstrip().startswith(("[", "{")):
             value: object = _number(text, self.option) if self.is_number else text
-            for name, is_list in reversed(self.first_fields):
-                value = {name: [value] if is_list else value}
+            for name, is_repeated in reversed(self.first_fields):
+                value = {name: [value] if is_repeated else value}
             return [value]
         parsed = _parsed(text, self.option)
-        return parsed if isinstance(parsed, list) else [parsed]
+        return parsed if is_list(parsed) else [parsed]
 
 
 def flags_of(descriptor: Descriptor, path: tuple[str, ...] = (), prefix: str = "") -> list[Flag]:
@@ -193,8 +195,7 @@ def _number(text: str, name: str) -> int:
 
 
 def _shape(field: FieldDescriptor) -> str:
-    fields = field.message_type.fields if field.message_type is not None else []
-    names = ", ".join(inner.name for inner in fields[:4])
+    names = ", ".join(inner.name for inner in field.message_type.fields[:4]) if field.message_type else ""
     return f"{'List of objects' if field.is_repeated else 'An object'} ({names})"
 
 
@@ -222,7 +223,7 @@ def read_manifest(text: str, where: str) -> JsonObject:
         raise ClientError(
             "INVALID_ARGUMENT", f"{where} is not valid YAML: {error}", "Correct it and try again"
         ) from error
-    if not isinstance(document, dict):
+    if not is_object(document):
         raise ClientError(
             "INVALID_ARGUMENT", f"{where} contains no resource", "It needs `metadata` and `spec`"
         )
@@ -231,6 +232,6 @@ def read_manifest(text: str, where: str) -> JsonObject:
 
 def paths_in(document: object, prefix: Sequence[str] = ()) -> list[str]:
     """Return the paths of all values in a manifest; a list is one value."""
-    if isinstance(document, dict) and document:
+    if is_object(document) and document:
         return [path for key, value in document.items() for path in paths_in(value, (*prefix, str(key)))]
     return [".".join(prefix)]

@@ -1,3 +1,4 @@
+# pyright: strict
 """Find resources by name or id for the hand-written commands, and the project they are in."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -342,5 +343,4 @@ def container_id_of(client: Client, profile: Profile, named: str) -> str:
 
 def state_of(resource: Any) -> str:
     """Return the name of a resource's state."""
-    state = resource.status.DESCRIPTOR.fields_by_name["state"]
-    return state.enum_type.values_by_number[resource.status.state].name
+    return contract.enum_name(resource.status, "state")

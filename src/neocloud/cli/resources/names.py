@@ -1,3 +1,4 @@
+# pyright: strict
 """Names in place of ids: whatever a request refers to may be named, in options, in JSON and in manifests."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from neocloud.cli.resources.search import names_in
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.core.json_values import is_list, is_object
 
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
@@ -81,7 +83,7 @@ def resolve_names(request: JsonObject, descriptor: Descriptor, cloud: ProjectCli
         if service:
             request[key] = _resolved(value, service, cloud)
         elif field.message_type is not None:
-            for inner in value if isinstance(value, list) else [value]:
+            for inner in value if is_list(value) else [value]:
                 _resolve_inner(inner, field, field.message_type, cloud)
 
 
@@ -99,9 +101,9 @@ def with_field_names(document: JsonObject, descriptor: Descriptor) -> JsonObject
 
 
 def _renamed(value: object, inside: Descriptor) -> object:
-    if isinstance(value, list):
+    if is_list(value):
         return [_renamed(item, inside) for item in value]
-    return with_field_names(value, inside) if isinstance(value, dict) else value
+    return with_field_names(value, inside) if is_object(value) else value
 
 
 def _field_of(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
@@ -111,7 +113,7 @@ def _field_of(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
 
 def _resolved(value: object, service: str, cloud: ProjectClient) -> object:
     """Return ids for names; other values are returned unchanged, for the cloud to refuse."""
-    if isinstance(value, list):
+    if is_list(value):
         return [_resolved(item, service, cloud) for item in value]
     if not isinstance(value, str):
         return value
@@ -121,7 +123,7 @@ def _resolved(value: object, service: str, cloud: ProjectClient) -> object:
 
 
 def _resolve_inner(inner: object, field: FieldDescriptor, inside: Descriptor, cloud: ProjectClient) -> None:
-    if not isinstance(inner, dict):
+    if not is_object(inner):
         return
     if field.name in BY_OBJECT and "id" in inner:
         inner["id"] = _resolved(inner["id"], BY_OBJECT[field.name], cloud)

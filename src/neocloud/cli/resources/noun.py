@@ -1,3 +1,4 @@
+# pyright: strict
 """A noun of the command line: its service, its parent and its verbs.
 
 Everything else (flags, columns) is read from the contract.
@@ -35,7 +36,7 @@ class Parent(StrEnum):
 class NounHooks:
     """Parts of a noun that are written by hand, beside its derived commands."""
 
-    commands: Mapping[str, Callable[..., None]] = field(default_factory=dict)
+    commands: Mapping[str, Callable[..., None]] = field(default_factory=dict[str, Callable[..., None]])
     """Hand-written commands by name; they replace derived commands of the same name."""
     defaults: Callable[..., None] | None = None
     """Fills in what a request to create leaves out."""

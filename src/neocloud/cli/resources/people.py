@@ -1,3 +1,4 @@
+# pyright: strict
 """People by their e-mail addresses."""
 
 from collections.abc import Iterator

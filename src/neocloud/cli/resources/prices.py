@@ -1,3 +1,4 @@
+# pyright: strict
 """The estimated cost of a resource by the price list of its cloud, before it is created; and trials of
 requests.
 """

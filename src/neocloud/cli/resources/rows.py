@@ -1,3 +1,4 @@
+# pyright: strict
 """Tables of resources, derived from their descriptors."""
 
 from collections.abc import Iterable, Sequence

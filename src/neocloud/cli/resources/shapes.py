@@ -1,3 +1,4 @@
+# pyright: strict
 """Platforms and presets, the shapes of machines: the default for workers and replicas.
 
 The cloud decides what fits and what this machine has; given names are passed on unchanged.

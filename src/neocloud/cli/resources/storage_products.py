@@ -1,3 +1,4 @@
+# pyright: strict
 """Products whose nouns are stored data, or say what is billed and where that is written."""
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
+# pyright: strict
 """Bodies of the derived commands: build a request, call, wait, print."""
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from neocloud.client.connection import Client, connect, items_field
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
+from neocloud.core.json_values import as_object
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
@@ -203,7 +205,7 @@ def _call(
 
 
 @contextmanager
-def _naming_flags(noun: Noun, verb: str, flags: list[Flag]) -> Iterator[None]:
+def _naming_flags(noun: Noun, verb: str, flags: list[Flag]) -> Generator[None]:
     """Name the flags in a refusal of fields that all have flags; of a oneof, each flag."""
     try:
         yield
@@ -263,7 +265,7 @@ def _from_manifest(file: Path | None, descriptor: Descriptor) -> JsonObject:
     except (OSError, UnicodeDecodeError) as error:
         raise ClientError("INVALID_ARGUMENT", f"{file} cannot be read: {error}", "Check its path") from error
     document = with_field_names(read_manifest(text, str(file)), descriptor)
-    metadata = document.get("metadata") or {}
+    metadata = as_object(document.get("metadata"))
     return {
         "metadata": {key: metadata[key] for key in WRITABLE_METADATA if key in metadata},
         "spec": document.get("spec") or {},

@@ -1,3 +1,4 @@
+# pyright: strict
 """Reads from a cloud the records that its scorecard is made of. For operators of the cloud."""
 
 import json
@@ -64,7 +65,7 @@ def read_records(client: Client, profile: Profile) -> CloudFacts:
 
 
 def _node(node: Any, health: Any) -> NodeFacts:
-    is_host = type(node).Kind.Name(node.kind) == "HOST"
+    is_host = contract.enum_name(node, "kind") == "HOST"
     agent = health.agent if health else ""
     if health is None and is_host and node.inventory.parts and not node.problem:
         agent = "pass"  # the parts of a host are reported by its agent, which has answered then
@@ -149,4 +150,4 @@ def _names(reader: RecordsReader, query: str) -> Iterable[str]:
 
 
 def _type(event: Any) -> str:
-    return type(event).Type.Name(event.type)
+    return contract.enum_name(event, "type")

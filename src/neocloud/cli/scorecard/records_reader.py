@@ -1,3 +1,4 @@
+# pyright: strict
 """Reads records of a cloud for its scorecard, bounded in size and time; a service may give no answer."""
 
 from collections.abc import Callable, Mapping

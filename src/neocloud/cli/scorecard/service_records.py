@@ -1,3 +1,4 @@
+# pyright: strict
 """Reads what the services of a cloud have on record of the operators' own tenant, for its scorecard."""
 
 from collections.abc import Sequence
@@ -125,7 +126,7 @@ def _clusters(reader: RecordsReader, found: Sequence[Any]) -> list[ClusterFacts]
         ClusterFacts(
             id=each.metadata.id,
             created_at=contract.to_datetime(each.metadata.created_at),
-            is_ready=type(each.status).State.Name(each.status.state) == "READY",
+            is_ready=contract.enum_name(each.status, "state") == "READY",
             users=len(each.spec.users),
             has_groups=bool(each.spec.group_ids),
             has_topology=each.spec.HasField("topology"),

@@ -1,3 +1,4 @@
+# pyright: strict
 """Facts about the bytes of an object, and the comparison with a file."""
 
 import base64
@@ -11,6 +12,7 @@ from awscrt import checksums as crt
 
 from neocloud.cli.storage.places import BucketPlace
 from neocloud.cli.storage.service import CHECKSUM, S3Error, s3_errors
+from neocloud.client.s3_calls import S3
 
 CHUNK_BYTES = 4 * 1024**2
 _GONE = ("404", "NoSuchKey")
@@ -81,7 +83,7 @@ class Facts:
         return _md5_of_parts(file, self.part_size) == self.etag
 
 
-def facts_of(s3: Any, place: BucketPlace) -> Facts | None:
+def facts_of(s3: S3, place: BucketPlace) -> Facts | None:
     """Return the facts of an object; None where there is none. Raises ClientError."""
     where = {"Bucket": place.bucket, "Key": place.key}
     with s3_errors(place):

@@ -1,3 +1,4 @@
+# pyright: strict
 """Copies one file or object: uploads, downloads and copies, each checked by the checksum of the whole.
 
 A download is written beside its target under a name of its own, and takes the target's name only once its
@@ -26,6 +27,7 @@ from neocloud.cli.storage.places import PARTIAL_SUFFIX, BucketPlace, relative_pa
 from neocloud.cli.storage.service import CHECKSUM, s3_errors
 from neocloud.client.errors import ClientError
 from neocloud.client.s3 import CONNECTIONS
+from neocloud.client.s3_calls import S3
 from neocloud.core.untrusted.files import Folder
 
 MIB = 1024**2
@@ -86,7 +88,7 @@ class _Counting(BaseSubscriber):
 class Copier:
     """Copies between two roots; its methods may be called from several threads."""
 
-    def __init__(self, s3: Any, source: Root, target: Root, count: Count) -> None:
+    def __init__(self, s3: S3, source: Root, target: Root, count: Count) -> None:
         self._s3 = s3
         self.source, self.target = source, target
         self._count = count
@@ -221,7 +223,7 @@ class Copier:
         return f"{self.source.show(pair.source)} to {self.target.show(pair.target)}"
 
 
-def remove(s3: Any, root: Root, name: str) -> None:
+def remove(s3: S3, root: Root, name: str) -> None:
     """Remove one file or object. Raises ClientError, OSError."""
     if isinstance(root, RemoteRoot):
         place = root.at(name)

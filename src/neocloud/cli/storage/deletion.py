@@ -3,18 +3,18 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 from neocloud.cli.storage.copier import LocalRoot, RemoteRoot, Root, remove
 from neocloud.cli.storage.runner import Outcome
 from neocloud.cli.storage.service import s3_errors
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3, Answer
 
 AT_ONCE = 1000
 """Objects that S3 deletes in one request."""
 
 
-def delete_all(s3: Any, root: Root, names: Iterable[str], outcome: Outcome) -> None:
+def delete_all(s3: S3, root: Root, names: Iterable[str], outcome: Outcome) -> None:
     """Delete these. Errors of single ones are in the outcome; those of S3 as a whole raise ClientError."""
     rest = iter(names)
     while batch := list(islice(rest, AT_ONCE)):
@@ -24,7 +24,7 @@ def delete_all(s3: Any, root: Root, names: Iterable[str], outcome: Outcome) -> N
             _delete_files(s3, root, batch, outcome)
 
 
-def _delete_objects(s3: Any, root: RemoteRoot, names: list[str], outcome: Outcome) -> None:
+def _delete_objects(s3: S3, root: RemoteRoot, names: list[str], outcome: Outcome) -> None:
     keys = [{"Key": root.at(name).key} for name in names]
     with s3_errors(root.place):
         answer = s3.delete_objects(Bucket=root.place.bucket, Delete={"Objects": keys, "Quiet": True})
@@ -34,12 +34,12 @@ def _delete_objects(s3: Any, root: RemoteRoot, names: list[str], outcome: Outcom
     outcome.deleted += len(names) - len(failed)
 
 
-def _failed(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _failed(answer: Answer) -> Iterator[tuple[str, str]]:
     for each in answer.get("Errors", ()):
         yield each.get("Key", ""), each.get("Message") or each.get("Code", "")
 
 
-def _delete_files(s3: Any, root: LocalRoot, names: list[str], outcome: Outcome) -> None:
+def _delete_files(s3: S3, root: LocalRoot, names: list[str], outcome: Outcome) -> None:
     for name in names:
         try:
             remove(s3, root, name)

@@ -6,10 +6,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from neocloud.cli.storage.places import PARTIAL_SUFFIX, BucketPlace, UnsafeKey, key_of
 from neocloud.cli.storage.service import s3_errors
+from neocloud.client.s3_calls import S3
 from neocloud.core.untrusted.files import Folder
 
 DEEPEST = 100
@@ -61,7 +61,7 @@ def _walk(folder: Folder, prefix: str, found: Listing, depth: int) -> None:
             found.problems.append(f"{relative}: {error.strerror or error}")
 
 
-def objects_in(s3: Any, place: BucketPlace) -> Listing:
+def objects_in(s3: S3, place: BucketPlace) -> Listing:
     """List the objects below a prefix; those that only mark a folder are left out in silence."""
     found = Listing()
     for item in each_object(s3, place.bucket, place.prefix):
@@ -71,7 +71,7 @@ def objects_in(s3: Any, place: BucketPlace) -> Listing:
     return found
 
 
-def each_object(s3: Any, bucket: str, prefix: str) -> Iterator[Item]:
+def each_object(s3: S3, bucket: str, prefix: str) -> Iterator[Item]:
     """Yield objects in the order of their keys; their names are whole keys. Raises ClientError."""
     with s3_errors(bucket):
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
@@ -79,7 +79,7 @@ def each_object(s3: Any, bucket: str, prefix: str) -> Iterator[Item]:
                 yield Item(each["Key"], each["Size"], each["LastModified"])
 
 
-def level(s3: Any, bucket: str, prefix: str) -> tuple[Sequence[str], Sequence[Item]]:
+def level(s3: S3, bucket: str, prefix: str) -> tuple[Sequence[str], Sequence[Item]]:
     """Return the folders and objects whose keys start with a prefix, on one level. Raises ClientError."""
     folders: list[str] = []
     items: list[Item] = []

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from neocloud.cli.output import warn
 from neocloud.cli.storage.checksums import facts_of
@@ -28,6 +27,7 @@ from neocloud.cli.storage.places import (
     relative_path,
 )
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 from neocloud.core.untrusted.files import Folder
 
 
@@ -48,7 +48,7 @@ class Plan:
         return sum(pair.size for pair in self.pairs)
 
 
-def one(s3: Any, source: Place, target: Place, open_files: ExitStack) -> Plan:
+def one(s3: S3, source: Place, target: Place, open_files: ExitStack) -> Plan:
     """Plan the copy of one file or object. Raises ClientError, OSError."""
     _refuse_local(source, target)
     if isinstance(source, LocalPlace):
@@ -92,7 +92,7 @@ def _upload_of(source: LocalPlace, target: BucketPlace, open_files: ExitStack) -
 
 
 def folder(
-    s3: Any, source: Place, target: Place, open_files: ExitStack, *, is_sync: bool, is_dry: bool
+    s3: S3, source: Place, target: Place, open_files: ExitStack, *, is_sync: bool, is_dry: bool
 ) -> Plan:
     """Plan the copy of all that is in a folder. Raises ClientError, OSError."""
     _refuse_local(source, target)
@@ -117,7 +117,7 @@ def folder(
     return Plan(from_root, to_root, pairs, found.left_out, found.problems, unwanted)
 
 
-def _opened(s3: Any, place: Place, open_files: ExitStack, role: str, *, is_dry: bool) -> tuple[Root, Listing]:
+def _opened(s3: S3, place: Place, open_files: ExitStack, role: str, *, is_dry: bool) -> tuple[Root, Listing]:
     if isinstance(place, BucketPlace):
         return RemoteRoot(place), objects_in(s3, place)
     if role == "target" and not place.path.exists():

@@ -1,3 +1,4 @@
+# pyright: strict
 """Object storage as `neo` calls it: an S3 client that signs as the signed-in account, and its errors.
 
 The key is a temporary one of the account: it is kept in memory alone and renewed while a command runs. The
@@ -9,7 +10,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from botocore.credentials import Credentials, RefreshableCredentials
@@ -21,7 +22,11 @@ from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.client.s3 import s3_client
+from neocloud.client.s3_calls import S3
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.storage.v1 import TemporaryKey
 
 ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -64,7 +69,7 @@ PERMISSIONS: Mapping[str, str] = {
 """The permission that each call of S3 needs; the answer of a refused one does not name it."""
 
 
-def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> Any:
+def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> "TemporaryKey":
     """Return a TemporaryKey of the signed-in account."""
     request: dict[str, object] = {"parent_id": project_id}
     if lifetime is not None:
@@ -72,7 +77,7 @@ def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None
     return client.call(ISSUE, request)
 
 
-def endpoint_of(key: Any, profile: Profile, api: str) -> str:
+def endpoint_of(key: "TemporaryKey", profile: Profile, api: str) -> str:
     """Return the URL of object storage for this machine. `api` is where the gRPC API is reached."""
     host = urlsplit(f"//{api}").hostname or ""
     if profile.home or host in _LOOPBACK:
@@ -90,7 +95,7 @@ def endpoint_of(key: Any, profile: Profile, api: str) -> str:
     )
 
 
-def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta | None = None) -> Any:
+def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta | None = None) -> S3:
     """Return an S3 client that signs as the signed-in account."""
     key = issue_key(client, project_id, lifetime)
     credentials = RefreshableCredentials.create_from_metadata(
@@ -100,7 +105,7 @@ def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta
     return s3_client(credentials, url, key.region, profile.ca_file, attempts=ATTEMPTS)
 
 
-def s3_of_environment() -> Any:
+def s3_of_environment() -> S3:
     """Return an S3 client that signs with the key in the environment, and finds the cloud by it."""
     missing = [name for name in (*KEY_VARIABLES, ENDPOINT_VARIABLE) if not os.environ.get(name)]
     if missing:
@@ -115,13 +120,13 @@ def s3_of_environment() -> Any:
     return s3_client(credentials, os.environ[ENDPOINT_VARIABLE], region, ca_file, attempts=ATTEMPTS)
 
 
-def _metadata(key: Any) -> dict[str, str | None]:
+def _metadata(key: "TemporaryKey") -> dict[str, str | None]:
     expires_at = contract.to_datetime(key.expires_at).isoformat()
     secret = {"access_key": key.aws_access_key_id, "secret_key": key.secret}
     return {**secret, "token": None, "expiry_time": expires_at}
 
 
-def sdk_key(key: Any) -> dict[str, object]:
+def sdk_key(key: "TemporaryKey") -> dict[str, object]:
     """Return a TemporaryKey in the form that AWS SDKs read from a server."""
     names = {"AccessKeyId": key.aws_access_key_id, "SecretAccessKey": key.secret, "Token": ""}
     return {**names, "Expiration": f"{contract.to_datetime(key.expires_at):%Y-%m-%dT%H:%M:%SZ}"}
@@ -144,8 +149,7 @@ def translated(error: Exception, what: object) -> ClientError:
         is_away = isinstance(error, (S3ConnectionError, HTTPClientError))
         code = "UNAVAILABLE" if is_away else "UNKNOWN"
         return ClientError(code, f"{what}: {error}", "See `neo status`" if is_away else "")
-    response = cast("Mapping[str, Any]", error.response)
-    said: Mapping[str, Any] = response.get("Error", {})
+    said = error.response.get("Error", {})
     code = str(said.get("Code", ""))
     status = _CODES.get(code, "UNKNOWN")
     message = str(said.get("Message", "")) or code
@@ -154,7 +158,7 @@ def translated(error: Exception, what: object) -> ClientError:
     if code == "NoSuchBucket":
         hint = f"`neo storage ls` lists the buckets. {_UNDELETE}"
         return ClientError(status, f"There is no bucket {what}", hint)
-    needed = PERMISSIONS.get(str(getattr(error, "operation_name", "")), "")
+    needed = PERMISSIONS.get(str(error.operation_name), "")
     if code in ("403", "AccessDenied") and needed:
         role = "storage.viewer" if needed.endswith((".get", ".list")) else "storage.objects.editor"
         hint = f"Ask an admin of the tenant for a role that has it, such as {role}"

@@ -1,10 +1,11 @@
+# pyright: strict
 """Copies a stream to an object and an object to a stream, with memory that does not depend on its length.
 
 An upload becomes an object only when its stream has ended and the object gateway has compared the checksum of
 the whole; else nothing of it is left. A download continues where its connection broke.
 """
 
-from typing import Any, BinaryIO, cast
+from typing import IO, Any
 
 from botocore.exceptions import BotoCoreError, HTTPClientError, IncompleteReadError
 from botocore.exceptions import ClientError as S3Error
@@ -15,12 +16,14 @@ from neocloud.cli.storage.copier import Count, damaged, upload_headers
 from neocloud.cli.storage.places import BucketPlace
 from neocloud.cli.storage.service import ATTEMPTS, s3_errors
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 from neocloud.client.s3_uploads import TooLong, upload
+from neocloud.core.byte_streams import Readable
 
 _BROKEN = (HTTPError, HTTPClientError, IncompleteReadError)
 
 
-def upload_stream(s3: Any, stream: BinaryIO, to: BucketPlace, count: Count) -> int:
+def upload_stream(s3: S3, stream: Readable, to: BucketPlace, count: Count) -> int:
     """Upload all bytes of a stream, and return their number. Raises ClientError; whatever else interrupts it
     leaves no upload either."""
     with s3_errors(to):
@@ -30,7 +33,7 @@ def upload_stream(s3: Any, stream: BinaryIO, to: BucketPlace, count: Count) -> i
             raise ClientError("OUT_OF_RANGE", f"{to}: {error}", "Split the stream") from error
 
 
-def download_stream(s3: Any, source: BucketPlace, stream: BinaryIO, largest_bytes: int | None = None) -> int:
+def download_stream(s3: S3, source: BucketPlace, stream: IO[bytes], largest_bytes: int | None = None) -> int:
     """Write an object to a stream, and return the number of its bytes. Raises ClientError, also where the
     bytes that were written turn out not to be those of the object; OSError of the stream."""
     facts = facts_of(s3, source)
@@ -66,14 +69,14 @@ class _Broken(Exception):
     """The connection ended before the object did."""
 
 
-def _open(s3: Any, source: BucketPlace, offset: int, etag: str) -> tuple[Any, str]:
+def _open(s3: S3, source: BucketPlace, offset: int, etag: str) -> tuple[Any, str]:
     """Ask for the rest of the object, as long as it is the same one."""
     rest = {"Range": f"bytes={offset}-", "IfMatch": etag} if offset else {}
     with s3_errors(source):
         try:
             answer = s3.get_object(Bucket=source.bucket, Key=source.key, **rest)
         except S3Error as error:
-            said = cast("dict[str, Any]", error.response).get("Error", {})
+            said = error.response.get("Error", {})
             if said.get("Code") in ("PreconditionFailed", "412", "InvalidRange", "416"):
                 raise damaged(source) from error
             raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from socket import socket
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from acme import challenges, client, crypto_util, errors, messages
@@ -164,9 +164,8 @@ class _Authority:
     def _begin(self, request: bytes) -> Mapping[str, str]:
         self._order = self._client.new_order(request)
         answers: dict[str, str] = {}
-        for each in cast(
-            "Sequence[messages.AuthorizationResource]", self._order.authorizations
-        ):  # mistyped, too
+        order: Any = self._order  # its stub has no type for them
+        for each in order.authorizations:
             if each.body.status == messages.STATUS_VALID:
                 continue
             found = [one for one in _challenges_of(each) if isinstance(one.chall, challenges.HTTP01)]
@@ -214,7 +213,8 @@ class _Authority:
 
 
 def _challenges_of(authorization: messages.AuthorizationResource) -> Sequence[messages.ChallengeBody]:
-    return cast("Sequence[messages.ChallengeBody]", authorization.body.challenges)  # mistyped there
+    found: Any = authorization.body.challenges  # mistyped there
+    return found
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:

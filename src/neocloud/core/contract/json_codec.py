@@ -8,14 +8,15 @@ Parsed input is `Json`, an object of it `JsonObject`. Output that is only encode
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from neocloud.core.contract.errors import bad_request
-from neocloud.core.contract.registry import pool
+from neocloud.core.contract.registry import Field, MessageType, pool
+from neocloud.core.json_values import is_object
 
 Json: TypeAlias = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 JsonObject: TypeAlias = dict[str, Json]
@@ -35,10 +36,10 @@ def to_dict(value: Message, *, proto_names: bool = True) -> dict[str, Any]:
 
 def to_document(value: Message) -> dict[str, Any]:
     """Return what `to_dict` returns, with 64-bit integers as `Int64`."""
-    return _with_numbers(to_dict(value), cast(Descriptor, value.DESCRIPTOR))
+    return _with_numbers(to_dict(value), value.DESCRIPTOR)
 
 
-def _with_numbers(content: JsonObject, descriptor: Descriptor) -> JsonObject:
+def _with_numbers(content: JsonObject, descriptor: MessageType) -> JsonObject:
     if "@type" in content:  # a packed message has the fields of the message in it
         descriptor = pool().FindMessageTypeByName(str(content["@type"]).rpartition("/")[2])
     fields = descriptor.fields_by_name
@@ -47,7 +48,7 @@ def _with_numbers(content: JsonObject, descriptor: Descriptor) -> JsonObject:
     }
 
 
-def _numbered(value: Json, field: FieldDescriptor) -> Json:
+def _numbered(value: Json, field: Field) -> Json:
     inside = field.message_type
     if isinstance(value, list):
         return [_numbered(each, field) for each in value]
@@ -83,10 +84,10 @@ def from_json(
         content = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise _refusal(message_class, str(error)) from None
-    if not isinstance(content, dict):
+    if not is_object(content):
         raise _refusal(message_class, f"a JSON {type(content).__name__} was given")
-    check(cast(object, content))
-    return from_dict(message_class, cast(JsonObject, content))
+    check(content)
+    return from_dict(message_class, content)
 
 
 def _refusal(message_class: type[Message], reason: str) -> Exception:

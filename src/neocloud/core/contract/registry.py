@@ -103,6 +103,13 @@ def enum(full_name: str) -> EnumTypeWrapper:
         raise LookupError(f"The contract has no enum {full_name}.") from None
 
 
+def enum_name(message: Message, field: str) -> str:
+    """Return the name of the value that an enum field of a message has: "READY"."""
+    described = message.DESCRIPTOR.fields_by_name[field].enum_type
+    assert described is not None
+    return described.values_by_number[getattr(message, field)].name
+
+
 @cache
 def _packages() -> frozenset[str]:
     """All protobuf packages of the contract, with those that only hold others."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 LabelT = TypeVar("LabelT")
 
@@ -29,7 +29,9 @@ class BackgroundWork(Generic[LabelT]):
         self._room = nullcontext() if most_at_a_time is None else asyncio.Semaphore(most_at_a_time)
         self._found: dict[str, Work[LabelT]] = {}
 
-    def start(self, resource_id: str, label: LabelT, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def start(
+        self, resource_id: str, label: LabelT, work: Callable[[], Coroutine[object, None, object]]
+    ) -> None:
         """Begin when there is room. The caller has made sure that the resource has no work."""
 
         async def run() -> None:

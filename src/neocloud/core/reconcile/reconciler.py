@@ -9,7 +9,7 @@ Steps never sleep and never write the status themselves.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -191,3 +191,8 @@ class Reconciler(Protocol[ScopeT]):
     def status(self, scope: ScopeT, result: ReconcileResult) -> ReconcileResult:
         """Return the result with the status computed from what the run saw."""
         ...
+
+
+AnyStep: TypeAlias = Step[Any]
+AnyReconciler: TypeAlias = Reconciler[Any]
+"""Of the scope of one kind, which a list of them does not say."""

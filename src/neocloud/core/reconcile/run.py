@@ -21,8 +21,9 @@ from neocloud.core.logs import bind
 from neocloud.core.operations import ProgressStep, StepOutcome
 from neocloud.core.reconcile.context import RunContext, WorkerContext
 from neocloud.core.reconcile.reconciler import (
+    AnyReconciler,
+    AnyStep,
     Failed,
-    Reconciler,
     ReconcileResult,
     RetryLater,
     Step,
@@ -47,7 +48,7 @@ class ReconcileRun:
     def __init__(
         self,
         worker: WorkerContext,
-        reconciler: Reconciler[Any],
+        reconciler: AnyReconciler,
         resource: Resource,
         lease: Lease,
         request_id: str = "",
@@ -188,7 +189,7 @@ def _outcome_of(result: ReconcileResult) -> str:
 class _StepRunner:
     """Runs the steps of one reconciler in order; `progress` may be read while it runs."""
 
-    def __init__(self, reconciler: Reconciler[Any], context: RunContext, attempts: int) -> None:
+    def __init__(self, reconciler: AnyReconciler, context: RunContext, attempts: int) -> None:
         self._reconciler = reconciler
         self._context = context
         self._attempts = attempts
@@ -223,7 +224,7 @@ class _StepRunner:
             return self._with_progress()
         return await self._with_status(scope)
 
-    async def _run_all(self, steps: Sequence[Step[Any]], scope: object) -> None:
+    async def _run_all(self, steps: Sequence[AnyStep], scope: object) -> None:
         """Run the steps until one does not succeed."""
         self._pending = [step.name for step in steps]
         for step in steps:
@@ -233,7 +234,7 @@ class _StepRunner:
             if not done.is_done:
                 return
 
-    async def _run_step(self, step: Step[Any], scope: object) -> ProgressStep:
+    async def _run_step(self, step: AnyStep, scope: object) -> ProgressStep:
         try:
             await step.run(scope)
         except RetryLater as later:
@@ -254,7 +255,7 @@ class _StepRunner:
             return self._unexpected(step, error)
         return ProgressStep(step.name, StepOutcome.OK)
 
-    def _unexpected(self, step: Step[Any], error: Exception) -> ProgressStep:
+    def _unexpected(self, step: AnyStep, error: Exception) -> ProgressStep:
         self.unexpected = error
         text = str(error) or type(error).__name__
         delay = back_off_seconds(self._attempts)

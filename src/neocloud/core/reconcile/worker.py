@@ -10,13 +10,12 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.kind import Kind
 from neocloud.core.reconcile.context import WorkerContext
-from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.reconciler import AnyReconciler
 from neocloud.core.reconcile.run import ReconcileRun, back_off_seconds
 from neocloud.core.store.protocol import Lease, Resource, Store, StoreError, Transaction
 
@@ -32,7 +31,7 @@ class Worker:
         self,
         store: Store,
         clock: Clock,
-        reconcilers: Sequence[Reconciler[Any]],
+        reconcilers: Sequence[AnyReconciler],
         *,
         kinds: Iterable[Kind] = (),
         new_id: Callable[[str], str] = contract.new_id,

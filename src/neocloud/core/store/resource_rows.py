@@ -9,9 +9,10 @@ looks for the text of the pair, and the pair itself is compared afterwards.
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     and_,
     bindparam,
@@ -54,7 +55,7 @@ class ResourceRows(Session):
         areas = [area for area in query.areas if area.kinds and (area.parents or area.roots or area.ids)]
         if not areas:
             return [], None
-        values: dict[str, Any] = {"count": size + 1, "container_kinds": list(query.container_kinds)}
+        values: dict[str, object] = {"count": size + 1, "container_kinds": list(query.container_kinds)}
         for at, area in enumerate(areas):
             values |= _area_values(at, area)
         given = tuple(name for name in _CONDITIONS if getattr(query, name))
@@ -168,15 +169,15 @@ def _bytewise(dialect: str, column: ColumnElement[str]) -> ColumnElement[str]:
     return column if dialect == "sqlite" else column.collate("C")
 
 
-def _list(name: str) -> Any:
-    return cast(Any, bindparam(name, expanding=True))
+def _list(name: str) -> BindParameter[Sequence[str]]:
+    return bindparam(name, expanding=True)
 
 
-def _one(name: str) -> Any:
-    return cast(Any, bindparam(name))
+def _one(name: str) -> BindParameter[str]:
+    return bindparam(name)
 
 
-def _area_values(at: int, area: SearchArea) -> dict[str, Any]:
+def _area_values(at: int, area: SearchArea) -> dict[str, object]:
     return {
         f"kinds_{at}": list(area.kinds),
         f"parents_{at}": list(area.parents),

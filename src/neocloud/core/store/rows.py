@@ -35,10 +35,10 @@ class Session:
         self._vault = vault
         self._watch = watch
 
-    def _one(self, statement: Executable, values: Mapping[str, Any]) -> Any:
+    def _one(self, statement: Executable, values: Mapping[str, object]) -> Any:
         return self._connection.execute(statement, values).first()
 
-    def _row(self, statement: Executable, values: Mapping[str, Any]) -> Sequence[Any] | None:
+    def _row(self, statement: Executable, values: Mapping[str, object]) -> Sequence[Any] | None:
         """Return the first row of a fixed statement, its columns in order.
 
         On SQLite this bypasses SQLAlchemy's execution, which takes five times as long as such a query.
@@ -52,14 +52,14 @@ class Session:
         except sqlite3.Error as error:
             raise DBAPIError(sql, dict(values), error) from error
 
-    def _all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Any:
+    def _all(self, statement: Executable, values: Mapping[str, object] | None = None) -> Any:
         return self._connection.execute(statement, values or {}).fetchall()
 
-    def _do(self, statement: Executable, values: Mapping[str, Any]) -> int:
+    def _do(self, statement: Executable, values: Mapping[str, object]) -> int:
         """Run a change and return the number of rows it touched."""
         return self._connection.execute(statement, values).rowcount
 
-    def _insert_new(self, statements: "InsertNew", values: Mapping[str, Any]) -> bool:
+    def _insert_new(self, statements: "InsertNew", values: Mapping[str, object]) -> bool:
         """False when a unique index forbids it; the transaction stays usable."""
         return self._do(statements[self._dialect], values) == 1
 
@@ -69,9 +69,9 @@ def _sqlite_text(statement: Any) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
-def chosen(statement: Rows, wanted: Mapping[str, str | None]) -> tuple[Rows, dict[str, Any]]:
+def chosen(statement: Rows, wanted: Mapping[str, str | None]) -> tuple[Rows, dict[str, object]]:
     """Narrow the statement to rows whose columns have these values; None means any value."""
-    values: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    values: dict[str, object] = {name: value for name, value in wanted.items() if value is not None}
     return _narrowed(statement, tuple(values)), values
 
 
@@ -119,7 +119,7 @@ def load_map(text: str) -> dict[str, str]:
     return json.loads(text) if text else {}
 
 
-def resource_values(resource: Resource, vault: Vault) -> dict[str, Any]:
+def resource_values(resource: Resource, vault: Vault) -> dict[str, object]:
     return {
         **vars(resource),
         "created_at": to_micros(resource.created_at),
@@ -153,7 +153,7 @@ def resource_from(row: Sequence[Any], vault: Vault) -> Resource:
     )
 
 
-def operation_values(operation: OperationRow) -> dict[str, Any]:
+def operation_values(operation: OperationRow) -> dict[str, object]:
     return {
         **vars(operation),
         "created_at": to_micros(operation.created_at),
@@ -186,7 +186,7 @@ def history_values(
     *,
     state: str | None = None,
     is_deleted: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "resource_id": resource.id,
         "kind": resource.kind,
@@ -212,7 +212,7 @@ def history_from(row: Any, vault: Vault) -> HistoryEntry:
     return HistoryEntry(**_fields(row, at=from_micros(row.at), spec=spec, labels=load_map(row.labels)))
 
 
-def audit_values(event: AuditEvent) -> dict[str, Any]:
+def audit_values(event: AuditEvent) -> dict[str, object]:
     return {**vars(event), "at": to_micros(event.at)}
 
 
@@ -220,7 +220,7 @@ def audit_from(row: Any) -> AuditEvent:
     return AuditEvent(**_fields(row, at=from_micros(row.at)))
 
 
-def key_values(key: IdempotencyKey) -> dict[str, Any]:
+def key_values(key: IdempotencyKey) -> dict[str, object]:
     return {**vars(key), "created_at": to_micros(key.created_at)}
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations, pairwise
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
+from neocloud.core.json_values import is_list, is_object
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest.base import (
     Document,
@@ -268,12 +269,12 @@ class Interface:
             fields: object = json.loads(text)
         except ValueError as error:
             raise ManifestError(f"is not valid JSON: {error}.") from error
-        if not isinstance(fields, Mapping):
+        if not is_object(fields):
             raise ManifestError("must be a JSON object as text.")
-        given = {key: value for key, value in as_mapping(cast(object, fields), "").items() if value != ""}
+        given = {key: value for key, value in as_mapping(fields, "").items() if value != ""}
         groups, mac = given.get("securityGroups"), given.get("mac")
-        if isinstance(groups, list):
-            given["securityGroups"] = list(dict.fromkeys(groups))  # pyright: ignore[reportUnknownArgumentType]
+        if is_list(groups):
+            given["securityGroups"] = list(dict.fromkeys(groups))
         if isinstance(mac, str):
             given["mac"] = mac.lower()
         return decode(cls, given)

@@ -19,7 +19,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from neocloud.core import osfiles
 from neocloud.engines.base import EngineError, Reference
@@ -213,11 +213,14 @@ class Objects:
 
 def _read(kind: type[Kind], path: Path) -> Kind | None:
     try:
-        return cast(Kind, _parsed(path.read_text()))
+        found = _parsed(path.read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None  # there is none, or half of one from before a crash
     except ManifestError as error:
         raise EngineError(f"The record {path} cannot be read: {error}") from error
+    if not isinstance(found, kind):
+        raise EngineError(f"The record {path} cannot be read: it is no {kind.__name__}")
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
+from neocloud.core.json_values import as_list, as_object, is_object
 from neocloud.fleet.agent.probe_result import ProbeResult
 
 LEVEL = "3"
@@ -49,10 +49,7 @@ def read(output: bytes) -> tuple[list[str], int, list[str]]:
     failed, settings, passed = list[str](), list[str](), 0
     for name, result in _results(given):
         status = str(result.get("status", "")).lower()
-        severities = [
-            cast(dict[str, Any], each).get("error_severity") if isinstance(each, dict) else None
-            for each in _list(result.get("warnings"))
-        ]
+        severities = [as_object(each).get("error_severity") for each in as_list(result.get("warnings"))]
         device = result.get("entity_id", result.get("gpu_ids", ""))
         if status == "pass":
             passed += 1
@@ -65,19 +62,9 @@ def read(output: bytes) -> tuple[list[str], int, list[str]]:
     return failed, passed, settings
 
 
-def _results(given: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    roots = cast(dict[str, Any], given) if isinstance(given, dict) else {}
-    for root in (roots.get(each) for each in ROOTS):
-        categories = cast(dict[str, Any], root).get("test_categories") if isinstance(root, dict) else None
-        for category in _list(categories):
-            tests = cast(dict[str, Any], category).get("tests") if isinstance(category, dict) else None
-            for test in _list(tests):  # some are null
-                if isinstance(test, dict):
-                    named = cast(dict[str, Any], test)
-                    for result in _list(named.get("results")):
-                        if isinstance(result, dict):
-                            yield str(named.get("name", ""))[:80], cast(dict[str, Any], result)
-
-
-def _list(value: object) -> list[Any]:
-    return cast(list[Any], value) if isinstance(value, list) else []
+def _results(given: object) -> Iterator[tuple[str, dict[str, object]]]:
+    for root in (as_object(given).get(each) for each in ROOTS):
+        for category in as_list(as_object(root).get("test_categories")):
+            for test in filter(is_object, as_list(as_object(category).get("tests"))):  # some are null
+                for result in filter(is_object, as_list(test.get("results"))):
+                    yield str(test.get("name", ""))[:80], result

@@ -5,10 +5,10 @@ The reader is for what a node sent, which may be anything; it bounds everything 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
+from neocloud.core.json_values import is_list, is_number, is_object
 from neocloud.fleet.active.judge import CheckMeasurement
 from neocloud.fleet.agent.document import (
     LONGEST_NAME,
@@ -63,42 +63,34 @@ def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> 
     except ValueError as error:
         raise DocumentError(f"it is no JSON: {str(error)[:200]}") from None
     names = {"format", "document", "measured", "seconds", "preempted", "preempted_after_s"}
-    if not isinstance(given, dict) or set(cast(dict[str, Any], given)) != names:
+    if not is_object(given) or set(given) != names:
         raise DocumentError(f"it does not have the fields {', '.join(sorted(names))}")
-    fields = cast(dict[str, Any], given)
-    if fields["format"] != FORMAT:
+    if given["format"] != FORMAT:
         raise DocumentError(f"its format is not {FORMAT}, which this release reads")
-    rows = fields["measured"]
-    if not isinstance(rows, list) or len(cast(list[Any], rows)) > MOST_MEASURED:
+    rows = given["measured"]
+    if not is_list(rows) or len(rows) > MOST_MEASURED:
         raise DocumentError(f"measured is not a list of at most {MOST_MEASURED}")
     return Report(
-        document=from_json(fields["document"], host=host, at=at),
-        measured=[_measured(each) for each in cast(list[Any], rows)],
-        seconds=_seconds(fields["seconds"]),
-        preempted=_text(fields["preempted"], LONGEST_NOTE),
-        preempted_after_s=_seconds(fields["preempted_after_s"]),
+        document=from_json(given["document"], host=host, at=at),
+        measured=[_measured(each) for each in rows],
+        seconds=_seconds(given["seconds"]),
+        preempted=_text(given["preempted"], LONGEST_NOTE),
+        preempted_after_s=_seconds(given["preempted_after_s"]),
     )
 
 
 def _measured(given: object) -> CheckMeasurement:
-    if not isinstance(given, dict) or set(cast(dict[str, Any], given)) != {
-        "check",
-        "device",
-        "value",
-        "unit",
-        "note",
-    }:
+    if not is_object(given) or set(given) != {"check", "device", "value", "unit", "note"}:
         raise DocumentError("a measured value has other fields than check, device, value, unit, note")
-    row = cast(Mapping[str, Any], given)
-    value = row["value"]
-    if type(value) not in (int, float) or not -MOST_VALUE <= value <= MOST_VALUE:  # so no NaN, either
+    value = given["value"]
+    if not is_number(value) or not -MOST_VALUE <= value <= MOST_VALUE:  # so no NaN, either
         raise DocumentError("a measured value is not a number")
     return CheckMeasurement(
-        _text(row["check"], LONGEST_NAME),
-        _text(row["device"], LONGEST_NAME),
+        _text(given["check"], LONGEST_NAME),
+        _text(given["device"], LONGEST_NAME),
         float(value),
-        _text(row["unit"], LONGEST_NAME),
-        _text(row["note"], LONGEST_NOTE),
+        _text(given["unit"], LONGEST_NAME),
+        _text(given["note"], LONGEST_NOTE),
     )
 
 
@@ -109,9 +101,9 @@ def _text(value: object, longest: int) -> str:
 
 
 def _seconds(value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= cast(float, value) <= DAY_S:
+    if not is_number(value) or not 0 <= value <= DAY_S:
         raise DocumentError("a duration is not a number of seconds of a day")
-    return float(cast(float, value))
+    return float(value)
 
 
 def _refuse(name: str) -> float:

@@ -15,7 +15,7 @@ from neocloud.fleet.agent.policy_json import FILE, to_json
 from neocloud.fleet.policy.policy_file import default_policy
 
 MODULES = (
-    *("core/osfiles.py", "fleet/nodes/events.py", "fleet/nodes/parts.py"),
+    *("core/json_values.py", "core/osfiles.py", "fleet/nodes/events.py", "fleet/nodes/parts.py"),
     *("fleet/policy/actions.py", "fleet/policy/policy.py"),
     *("fleet/policy/kernel_log.py", "fleet/policy/kernel_log_line.py", "fleet/policy/kernel_log_reader.py"),
     *("fleet/policy/kernel_log_summary.py", "fleet/policy/nvlink.py", "fleet/nodes/gpu_use.py"),

@@ -15,8 +15,9 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from neocloud.core.json_values import as_object, is_number
 from neocloud.core.osfiles import create_file, write_file
 from neocloud.fleet.agent import document, gpu_use_json, hardware
 from neocloud.fleet.agent.document import Document, DocumentError
@@ -81,14 +82,14 @@ def answer(
         write_file(spool / ACKNOWLEDGED, str(after), durable=True)
     if last.is_dir():
         write_file(last / TRUSTED, trusted)
-    kept, records = after if name == of else 0, list[dict[str, Any]]()
+    kept, records = after if name == of else 0, list[object]()
     n, room, has_more = kept, MOST_RECORDS_BYTES, False
     for record in _records_after(spool, kept):
         size = len(json.dumps(record))
         if size > room:
             has_more = True
             break
-        room, n = room - size, cast(int, record["n"])
+        room, n = room - size, record["n"]
         if record.get("kind") == CHANGES:
             records.append(record["document"])
     said = {
@@ -118,14 +119,14 @@ def _records_after(spool: Path, n: int) -> Iterable[dict[str, Any]]:
     return records_in(spool / RECORDS, n) if (spool / RECORDS).exists() else ()
 
 
-def _last(path: Path) -> Any:
+def _last(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
 
 
-def _inventory(path: Path, known: str) -> dict[str, Any] | None:
+def _inventory(path: Path, known: str) -> dict[str, object] | None:
     try:
         data = path.read_bytes()
         name = hashlib.sha256(data).hexdigest()
@@ -170,8 +171,7 @@ def decode(data: bytes, *, host: str, at: float) -> AgentAnswer:
     if len(data) > MOST_BYTES:
         raise DocumentError(f"it has more than {MOST_BYTES:,} bytes")
     try:
-        given: Any = json.loads(data)
-        fields = cast(dict[str, Any], given)
+        fields: dict[str, Any] = json.loads(data)
         if fields["format"] != FORMAT:
             raise DocumentError(f"its format is not {FORMAT}, which this release reads")
         now, n, has_more = fields["now_s"], fields["n"], fields["has_more"]
@@ -190,7 +190,7 @@ def decode(data: bytes, *, host: str, at: float) -> AgentAnswer:
     )
     if not is_sound:
         raise DocumentError("a field is not of its type")
-    given_documents = [*cast(list[object], changes), *([cast(object, last)] if last is not None else [])]
+    given_documents: list[object] = [*changes, *([last] if last is not None else [])]
     read = [_dated(each, host, at, now) for each in given_documents]
     newest = read.pop() if last is not None else None
     age = max(0.0, now - newest.since_boot_s) if newest else 0.0
@@ -218,11 +218,11 @@ def _inventory_of(given: object, host: str) -> tuple[str, Hardware | None]:
 
 def _dated(given: object, host: str, at: float, now: float) -> Document:
     """Return a document whose verdicts have their time by the receiver's clock."""
-    found = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+    found = as_object(given)
     since_boot = found.get("since_boot_s")
-    if type(since_boot) not in (int, float):
+    if not is_number(since_boot):
         raise DocumentError("a document says not when it is from")
-    age = max(0.0, now - cast(float, since_boot))
+    age = max(0.0, now - since_boot)
     return document.from_json(found, host=host, at=max(0.0, at - age))
 
 

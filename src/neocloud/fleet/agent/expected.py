@@ -5,7 +5,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from neocloud.core.json_values import is_list, is_object
 
 MOST_BYTES = 1 << 16
 MOST_MOUNTS = 64
@@ -37,13 +39,17 @@ def _whole(value: object) -> int:
 
 
 def _mounts(value: object) -> tuple[str, ...]:
-    paths = cast(list[object], value) if isinstance(value, list) else [None]
+    paths = value if is_list(value) else [None]
     if len(paths) > MOST_MOUNTS:
         raise ValueError(f"has more than {MOST_MOUNTS} paths")
-    for each in paths:
-        if not (isinstance(each, str) and each.startswith("/") and len(each) <= 1024 and each.isprintable()):
-            raise ValueError('is not a list of paths such as ["/jail"]')
-    return tuple(cast(list[str], paths))
+    found = tuple(each for each in paths if isinstance(each, str))
+    if len(found) < len(paths) or not all(map(_is_path, found)):
+        raise ValueError('is not a list of paths such as ["/jail"]')
+    return found
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and len(text) <= 1024 and text.isprintable()
 
 
 _READERS: Mapping[str, Callable[[object], object]] = {
@@ -58,17 +64,17 @@ def read_expected(path: Path) -> Expected:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ExpectationError(f"{path} is larger than {MOST_BYTES:,} bytes")
-        given: Any = json.loads(data)
+        given: object = json.loads(data)
     except OSError as error:
         raise ExpectationError(f"{path} cannot be read: {(error.strerror or 'failed').lower()}") from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, ExpectationError):
             raise
         raise ExpectationError(f"{path} is no JSON: {error}") from None
-    if not isinstance(given, dict):
+    if not is_object(given):
         raise ExpectationError(f'{path} is not an object such as {{"gpus": 8}}')
     values = dict[str, Any]()
-    for name, value in cast(dict[str, object], given).items():
+    for name, value in given.items():
         if name not in _READERS:
             raise ExpectationError(f"{path}: {name[:40]!r} is not one of {', '.join(_READERS)}")
         try:

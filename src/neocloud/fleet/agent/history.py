@@ -6,7 +6,7 @@ Everything is of one boot: counters begin again with the next. Bounded, whatever
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 MOST_KEYS = 4096
 MOST_SAMPLES = 64
@@ -83,7 +83,7 @@ class History:
     def from_json(cls, given: Mapping[str, Any]) -> "History":
         """Raises ValueError, TypeError, KeyError for what `to_json` did not write."""
         counters = {
-            str(key): [(float(at), float(value)) for at, value in cast(list[Any], samples)]
+            str(key): [(float(at), float(value)) for at, value in samples]
             for key, samples in list(given["counters"].items())[:MOST_KEYS]
         }
         if not all(counters.values()):

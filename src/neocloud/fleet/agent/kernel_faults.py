@@ -44,10 +44,10 @@ class KernelFaults:
         faults = summary_of(records, policy, gpu=gpu).faults
         return [_reading(found, self.records), *_answers(faults, policy)]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"next": self.next_sequence, "lines": self.lines}
 
-    def new_json(self) -> dict[str, Any]:
+    def new_json(self) -> dict[str, object]:
         """Return what `apply` adds to an earlier state."""
         return {"next": self.next_sequence, "lines": self.unreported}
 

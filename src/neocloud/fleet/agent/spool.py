@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Spool:
         """Give new records higher numbers than `n`, which an earlier one had that is dropped."""
         self.last = max(self.last, n)
 
-    def append(self, kind: str, content: dict[str, Any]) -> bool:
+    def append(self, kind: str, content: Mapping[str, object]) -> bool:
         """Append a record; it is on the disk when this returns. Return False where there is no room.
 
         The first that finds no room leaves a record of the kind `full` in its place. Raises OSError.
@@ -121,11 +121,11 @@ def records_in(path: Path, after: int = 0) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _line(n: int, kind: str, content: dict[str, Any]) -> bytes:
+def _line(n: int, kind: str, content: Mapping[str, object]) -> bytes:
     return _encoded({"n": n, "kind": kind, **content})
 
 
-def _encoded(record: dict[str, Any]) -> bytes:
+def _encoded(record: Mapping[str, object]) -> bytes:
     return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 

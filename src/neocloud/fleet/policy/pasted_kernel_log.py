@@ -9,8 +9,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
+from neocloud.core.json_values import as_object, is_list
 from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, KernelMessage, names_fault, visible
 from neocloud.fleet.policy.kernel_log_line import Line, pasted, sequence_of
 
@@ -117,15 +118,14 @@ class PastedLog:
             yield from self._kept(_line_of(fields), _text_of(fields))
 
 
-def _json(text: str) -> Mapping[str, Any]:
+def _json(text: str) -> Mapping[str, object]:
     try:
-        found: Any = json.loads(text)
+        return as_object(json.loads(text))
     except (ValueError, RecursionError):
         return {}
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _line_of(fields: Mapping[str, Any]) -> Line:
+def _line_of(fields: Mapping[str, object]) -> Line:
     """Return what an entry of a journal, of `dmesg --json` or of a container's log says."""
     kernels = {"_TRANSPORT": "kernel", "SYSLOG_IDENTIFIER": "kernel", "SYSLOG_FACILITY": "0", "fac": "kern"}
     if any(name in fields and str(fields[name]) != value for name, value in kernels.items()):
@@ -141,14 +141,14 @@ def _line_of(fields: Mapping[str, Any]) -> Line:
     return Line(replace(record, time_s=record.time_s if record.time_s is not None else time_s))
 
 
-def _text_of(fields: Mapping[str, Any]) -> str:
+def _text_of(fields: Mapping[str, object]) -> str:
     """Return the message. A journal writes one with control characters as a list of bytes."""
     value = next((fields[name] for name in _MESSAGES if name in fields), "")
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
-        if all(isinstance(each, int) and 0 <= each < 256 for each in items):
-            return bytes(items).decode(errors="replace")
-        value = items[0] if items else ""
+    if is_list(value):
+        numbers = [each for each in value if isinstance(each, int) and 0 <= each < 256]
+        if len(numbers) == len(value):
+            return bytes(numbers).decode(errors="replace")
+        value = value[0]
     return value.rstrip("\r\n") if isinstance(value, str) else ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import orjson
 
@@ -328,6 +328,8 @@ def unanswered(line: Line, code: str, message: str) -> Record:
 
 def _first(error: BaseException) -> BaseException:
     """Return the first error that is not a group, of a group of groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return error
+    match error:
+        case BaseExceptionGroup(exceptions=(BaseException() as first, *_)):
+            return _first(first)
+        case _:
+            return error

@@ -20,10 +20,11 @@ from enum import StrEnum
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.loops import every
+from neocloud.client.s3_calls import S3, Answer
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.inference.v1 import (
     IssueFileKeyRequest,
@@ -201,7 +202,7 @@ class BucketFiles:
         self,
         file: StoredFile,
         use: "IssueFileKeyRequest.Use",
-        ask: Callable[[Any], Result],
+        ask: Callable[[S3], Result],
         attempts: int = 1,
     ) -> Result:
         """Run a request to S3 in a thread. Raises BucketError."""
@@ -239,7 +240,7 @@ _PROBLEMS = {
 
 
 def _answered(
-    file: StoredFile, key: IssueFileKeyResponse, attempts: int, ask: Callable[[Any], Result]
+    file: StoredFile, key: IssueFileKeyResponse, attempts: int, ask: Callable[[S3], Result]
 ) -> Result:
     """Raises BucketError for what S3 or the connection says."""
     from botocore.credentials import Credentials  # noqa: PLC0415  slow to load
@@ -253,7 +254,7 @@ def _answered(
     try:
         return ask(s3)
     except ClientError as error:
-        said = cast("dict[str, Any]", error.response).get("Error", {})
+        said = error.response.get("Error", {})
         code, message = str(said.get("Code", "")), str(said.get("Message", ""))
         if code == "InvalidRange":
             raise OpenAiError(416, "The range is not within the file.", code="invalid_range") from error
@@ -262,7 +263,7 @@ def _answered(
         raise _error(Problem.AWAY, file, str(error)) from error
 
 
-def _put(file: StoredFile, path: Path, s3: Any) -> str:
+def _put(file: StoredFile, path: Path, s3: S3) -> str:
     """Write the object and return its ETag."""
     from neocloud.client.s3_uploads import upload  # noqa: PLC0415  slow to load
 
@@ -271,7 +272,7 @@ def _put(file: StoredFile, path: Path, s3: Any) -> str:
         return upload(s3, stream, file.bucket, file.key, headers).etag
 
 
-def _get(file: StoredFile, s3: Any, wanted: Mapping[str, str]) -> Any:
+def _get(file: StoredFile, s3: S3, wanted: Mapping[str, str]) -> Answer:
     """Return the answer of S3, if its object is what was uploaded, by ETag and size."""
     answer = s3.get_object(
         Bucket=file.bucket, Key=file.key, IfMatch=file.etag, ChecksumMode="ENABLED", **wanted
@@ -282,7 +283,7 @@ def _get(file: StoredFile, s3: Any, wanted: Mapping[str, str]) -> Any:
     return answer
 
 
-def _open(file: StoredFile, wanted: Mapping[str, str], s3: Any) -> ObjectContent:
+def _open(file: StoredFile, wanted: Mapping[str, str], s3: S3) -> ObjectContent:
     answer = _get(file, s3, wanted)
     return ObjectContent(_chunks(answer["Body"]), answer["ContentLength"], answer.get("ContentRange", ""))
 
@@ -292,7 +293,7 @@ def _chunks(body: Any) -> Generator[bytes]:
         yield from body.iter_chunks(COPY_BYTES)
 
 
-def _download(file: StoredFile, target: Path, min_free_bytes: int, s3: Any) -> None:
+def _download(file: StoredFile, target: Path, min_free_bytes: int, s3: S3) -> None:
     """The ETag says little where others may write: the digest of the upload decides."""
     if shutil.disk_usage(target.parent).free - file.bytes < min_free_bytes:
         raise OSError(errno.ENOSPC, "the disk has reached the space that is to stay free")
@@ -313,7 +314,7 @@ def _download(file: StoredFile, target: Path, min_free_bytes: int, s3: Any) -> N
     unfinished.rename(target)
 
 
-def _delete(file: StoredFile, s3: Any) -> None:
+def _delete(file: StoredFile, s3: S3) -> None:
     condition = {"IfMatch": file.etag} if file.etag else {}
     s3.delete_object(Bucket=file.bucket, Key=file.key, **condition)
 

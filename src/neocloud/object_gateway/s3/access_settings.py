@@ -7,8 +7,9 @@ lists are disabled, as in buckets of S3 whose owner is enforced.
 
 import json
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
+from neocloud.core.json_values import is_list, is_object
 from neocloud.core.untrusted.xml_elements import Element, malformed
 from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, denied, not_served
@@ -107,16 +108,18 @@ async def put_policy(context: S3Context) -> Response:
 def _is_public(policy: bytes) -> bool:
     """Return whether a statement of an AWS policy allows something to everybody."""
     try:
-        found: Any = json.loads(policy)
-        statements: Any = found["Statement"]
-        listed = cast("list[Any]", statements if isinstance(statements, list) else [statements])
-        return any(each["Effect"] == "Allow" and _is_everybody(each.get("Principal")) for each in listed)
+        statements: object = json.loads(policy)["Statement"]
+        return any(map(_allows_everybody, statements if is_list(statements) else [statements]))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise S3Error("MalformedPolicy", "The policy is not one of AWS.") from None
 
 
-def _is_everybody(principal: Any) -> bool:
-    if isinstance(principal, dict):
-        given: Any = cast("dict[str, Any]", principal).get("AWS")
-        return "*" in (cast("list[Any]", given) if isinstance(given, list) else [given])
+def _allows_everybody(statement: Any) -> bool:
+    return statement["Effect"] == "Allow" and _is_everybody(statement.get("Principal"))
+
+
+def _is_everybody(principal: object) -> bool:
+    if is_object(principal):
+        given = principal.get("AWS")
+        return "*" in (given if is_list(given) else [given])
     return principal == "*"

@@ -9,8 +9,8 @@ import binascii
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, cast
 
+from neocloud.core.json_values import is_list, is_object
 from neocloud.object_gateway.s3.errors import S3Error, denied
 from neocloud.object_gateway.s3.headers import iso_time
 
@@ -24,17 +24,16 @@ def check_policy(encoded: str, fields: Mapping[str, str], bucket: str, now: date
     lower-case name, and each of them is named in it."""
     policy = _load(encoded)
     expiration, conditions = policy.get("expiration"), policy.get("conditions")
-    if not isinstance(expiration, str) or not isinstance(conditions, list):
+    if not isinstance(expiration, str) or not is_list(conditions):
         raise _invalid("needs expiration and conditions")
     if iso_time(expiration, "InvalidPolicyDocument") <= now:
         raise denied("Invalid according to Policy: Policy expired.")
-    found = cast("list[Any]", conditions)
-    if len(found) > MAX_CONDITIONS:
+    if len(conditions) > MAX_CONDITIONS:
         raise _invalid(f"may have {MAX_CONDITIONS} conditions")
     given = {**fields, "bucket": bucket}
     named: set[str] = set()
     least, most = 0, _MAX_NUMBER
-    for condition in found:
+    for condition in conditions:
         operator, name, value = _condition(condition)
         if operator == "content-length-range":
             low, high = _number(name), _number(value)
@@ -54,33 +53,29 @@ def check_policy(encoded: str, fields: Mapping[str, str], bucket: str, now: date
     return least, most
 
 
-def _load(encoded: str) -> Mapping[str, Any]:
+def _load(encoded: str) -> Mapping[str, object]:
     try:
-        found: Any = json.loads(base64.b64decode(encoded, validate=True))
+        found: object = json.loads(base64.b64decode(encoded, validate=True))
     except (binascii.Error, ValueError, RecursionError):
         raise _invalid("is not JSON in base64") from None
-    if not isinstance(found, dict):
+    if not is_object(found):
         raise _invalid("is not an object of JSON")
-    return cast("Mapping[str, Any]", found)
+    return found
 
 
-def _condition(condition: Any) -> tuple[str, Any, Any]:
+def _condition(condition: object) -> tuple[str, object, object]:
     """Return operator, name and value."""
-    if isinstance(condition, dict):
-        entries = cast("dict[str, Any]", condition)
-        if len(entries) == 1:
-            ((name, value),) = entries.items()
-            return "eq", name, value
-    elif isinstance(condition, list):
-        parts = cast("list[Any]", condition)
-        if len(parts) == 3 and isinstance(parts[0], str):
-            operator = parts[0].lower()
-            if operator in ("eq", "starts-with", "content-length-range"):
-                return operator, parts[1], parts[2]
+    if is_object(condition) and len(condition) == 1:
+        ((name, value),) = condition.items()
+        return "eq", name, value
+    if is_list(condition) and len(condition) == 3:
+        operator = str(condition[0]).lower()
+        if operator in ("eq", "starts-with", "content-length-range"):
+            return operator, condition[1], condition[2]
     raise _invalid("has a condition that is none")
 
 
-def _number(value: Any) -> int:
+def _number(value: object) -> int:
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise _invalid("has a content-length-range that is not of numbers")

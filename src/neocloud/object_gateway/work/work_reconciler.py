@@ -5,7 +5,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from neocloud.core.clock import Clock
 from neocloud.core.loops import every
@@ -102,11 +102,11 @@ class WorkReconciler(ABC, Generic[_Work]):
         await self._apply(desired)
         self._known[desired.id] = desired
 
-    def _start(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _start(self, work_id: str, work: Callable[[], Coroutine[object, None, None]]) -> None:
         task = self._running[work_id] = asyncio.create_task(self._run_whole(work_id, work))
         task.add_done_callback(self._note_end)
 
-    async def _run_whole(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run_whole(self, work_id: str, work: Callable[[], Coroutine[object, None, None]]) -> None:
         """Run work to its end; it is begun again where the store failed."""
         while True:
             try:

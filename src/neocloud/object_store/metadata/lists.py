@@ -7,22 +7,22 @@ is skipped by the index.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.metadata import uploads, versions
-from neocloud.object_store.metadata.connection import Connection
+from neocloud.object_store.metadata.connection import Connection, Row
 from neocloud.object_store.metadata.transaction import BucketRow
 from neocloud.object_store.metadata.uploads import UploadRow
 from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.types import ListPage, Part, PartPage, UploadPage, VersionPage
 
 _Row = TypeVar("_Row", VersionRow, UploadRow)
-_Fetch = Callable[[bytes, int | None, int], Iterator[tuple[Any, ...]]]
+_Fetch = Callable[[bytes, int | None, int], Iterator[Row]]
 """Returns at most so many rows from a key on; with a number, only those of this key that follow it, and then
 those of the next keys."""
-_OfKey = Callable[[bytes, int, int], Iterator[tuple[Any, ...]]]
-_FromKey = Callable[[bytes, int], Iterator[tuple[Any, ...]]]
+_OfKey = Callable[[bytes, int, int], Iterator[Row]]
+_FromKey = Callable[[bytes, int], Iterator[Row]]
 _FETCHED_FOR_PREFIXES = 32
 
 
@@ -83,7 +83,7 @@ class _Page(Generic[_Row]):
 
 
 def objects(connection: Connection, bucket: BucketRow, selection: Selection, start_after: bytes) -> ListPage:
-    def fetch(key: bytes, after: int | None, limit: int) -> Iterator[tuple[Any, ...]]:
+    def fetch(key: bytes, after: int | None, limit: int) -> Iterator[Row]:
         return connection.execute(
             f"SELECT {versions.COLUMNS} FROM version INDEXED BY version_listed"  # nosec B608
             " WHERE bucket = ? AND key >= ? AND is_latest = 1 AND is_marker = 0 ORDER BY key LIMIT ?",
@@ -105,11 +105,11 @@ def all_versions(
 ) -> VersionPage:
     """Raises NoSuchVersion where the marker cannot be the id of a version."""
 
-    def of_key(key: bytes, after: int, limit: int) -> Iterator[tuple[Any, ...]]:
+    def of_key(key: bytes, after: int, limit: int) -> Iterator[Row]:
         where = "key = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
         return _versions(connection, where, bucket.number, key, after, limit)
 
-    def from_key(key: bytes, limit: int) -> Iterator[tuple[Any, ...]]:
+    def from_key(key: bytes, limit: int) -> Iterator[Row]:
         return _versions(connection, "key >= ? ORDER BY key, seq DESC LIMIT ?", bucket.number, key, limit)
 
     fetch = _fetching(of_key, from_key)
@@ -134,11 +134,11 @@ def all_uploads(
     key_marker: bytes,
     upload_marker: str,
 ) -> UploadPage:
-    def of_key(key: bytes, after: int, limit: int) -> Iterator[tuple[Any, ...]]:
+    def of_key(key: bytes, after: int, limit: int) -> Iterator[Row]:
         where = "bucket = ? AND key = ? AND number > ? ORDER BY number LIMIT ?"
         return uploads.select(connection, where, bucket.number, key, after, limit)
 
-    def from_key(key: bytes, limit: int) -> Iterator[tuple[Any, ...]]:
+    def from_key(key: bytes, limit: int) -> Iterator[Row]:
         where = "bucket = ? AND key >= ? ORDER BY key, number LIMIT ?"
         return uploads.select(connection, where, bucket.number, key, limit)
 
@@ -157,13 +157,13 @@ def all_uploads(
     )
 
 
-def _versions(connection: Connection, where: str, *values: object) -> Iterator[tuple[Any, ...]]:
+def _versions(connection: Connection, where: str, *values: object) -> Iterator[Row]:
     query = f"SELECT {versions.COLUMNS} FROM version WHERE bucket = ? AND {where}"  # nosec B608
     return connection.execute(query, values)
 
 
 def _fetching(of_key: _OfKey, from_key: _FromKey) -> _Fetch:
-    def fetch(key: bytes, after: int | None, limit: int) -> Iterator[tuple[Any, ...]]:
+    def fetch(key: bytes, after: int | None, limit: int) -> Iterator[Row]:
         if after is None:
             return from_key(key, limit)
         return _rest(of_key, from_key, (key, after), key + b"\0", limit)
@@ -173,7 +173,7 @@ def _fetching(of_key: _OfKey, from_key: _FromKey) -> _Fetch:
 
 def _rest(
     of_key: _OfKey, from_key: _FromKey, position: tuple[bytes, int] | None, next_key: bytes, limit: int
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[Row]:
     """Yield what follows a position in its key, if there is one, then what follows from the next key on."""
     if position is not None:
         for row in of_key(*position, limit):
@@ -185,9 +185,9 @@ def _rest(
 
 def _page(
     selection: Selection,
-    start: Iterator[tuple[Any, ...]],
+    start: Iterator[Row],
     fetch: _Fetch,
-    make: Callable[[tuple[Any, ...]], _Row],
+    make: Callable[[Row], _Row],
 ) -> _Page[_Row]:
     """Gather a page. `start` are the first rows that may follow, as many as `selection` says at most."""
     page: _Page[_Row] = _Page([], [], None)

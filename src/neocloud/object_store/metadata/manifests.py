@@ -3,7 +3,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -57,7 +57,7 @@ _NEW_COLUMNS = ", ".join(ManifestRow._fields[1:])
 """All but the number, which the database gives."""
 
 
-def select(connection: Connection, where: str, *values: Any) -> list[ManifestRow]:
+def select(connection: Connection, where: str, *values: object) -> list[ManifestRow]:
     """Return the manifests that `where`, a constant of this program, is true of."""
     found = connection.execute(f"SELECT {COLUMNS} FROM manifest WHERE {where}", values)  # nosec B608
     return [ManifestRow._make(row) for row in found]

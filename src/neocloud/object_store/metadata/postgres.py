@@ -8,13 +8,11 @@ they begin; a snapshot of the whole transaction would be older than the lock.
 The tables are in a schema of their own, so that the database may have other tables beside them.
 """
 
-from typing import Any
-
 import psycopg
 
 from neocloud.core.cleanup import undo_on_error
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
-from neocloud.object_store.metadata.connection import Connection
+from neocloud.object_store.metadata.connection import Connection, Row
 from neocloud.object_store.metadata.postgres_connection import (
     SCHEMA,
     WAIT_SECONDS,
@@ -82,7 +80,7 @@ class PostgresMetadata:
         self.writing.close()
 
     def open_reading(self) -> Connection:
-        return ReadingOnce(self._address, psycopg.Connection[tuple[Any, ...]])
+        return ReadingOnce(self._address, psycopg.Connection[Row])
 
     def begin(self) -> None:
         self._open_writing()
@@ -177,7 +175,7 @@ def hold_alone(database: Session) -> bool:
 def open_reading(address: str) -> Connection:
     """Return a connection for another process than the gateway. Raises StoreUnavailable where another release
     wrote the tables."""
-    connection = ReadingOnce(address, psycopg.Connection[tuple[Any, ...]])
+    connection = ReadingOnce(address, psycopg.Connection[Row])
     (version,) = connection.execute("SELECT version FROM schema_version").fetchone() or (0,)
     if version != len(MIGRATIONS):
         connection.close()

@@ -26,6 +26,7 @@ from neocloud.object_store.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from neocloud.object_store.metadata.connection import Row
 
 SCHEMA = "neocloud_objects"
 CONNECT_SECONDS = 2
@@ -39,11 +40,11 @@ WAIT_SECONDS = 20
 """A writer waits for the others, and an idle transaction keeps them waiting, no longer."""
 _LOG_SECONDS = 10
 logger = logging.getLogger(__name__)
-Session = psycopg.Connection[tuple[Any, ...]]
+Session = psycopg.Connection[Row]
 _INDEX = re.compile(r" INDEXED BY \w+")
 
 
-class Reader(psycopg.Connection[tuple[Any, ...]]):
+class Reader(psycopg.Connection[Row]):
     """Gives up a server that does not answer: its thread has other things to do."""
 
     @property
@@ -109,16 +110,14 @@ class PostgresConnection:
                 if self._database.info.transaction_status != TransactionStatus.IDLE:
                     self._database.execute("ROLLBACK")
 
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
+    def execute(self, sql: str, parameters: Sequence[object] = (), /) -> psycopg.Cursor[Row]:
         """Raises psycopg.Error, InvalidRequest."""
         try:
             return self.database.execute(_translated(sql), parameters)
         except psycopg.DataError as error:
             raise _not_storable(error) from error
 
-    def executemany(
-        self, sql: str, parameters: Iterable[Sequence[Any]], /
-    ) -> psycopg.Cursor[tuple[Any, ...]]:
+    def executemany(self, sql: str, parameters: Iterable[Sequence[object]], /) -> psycopg.Cursor[Row]:
         """Raises psycopg.Error, InvalidRequest."""
         cursor = self.database.cursor()
         try:
@@ -134,7 +133,7 @@ class ReadingConnection(PostgresConnection):
     def __init__(self, address: str, kind: type[Session] = Reader) -> None:
         super().__init__(address, kind, default_transaction_read_only="on")
 
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
+    def execute(self, sql: str, parameters: Sequence[object] = (), /) -> psycopg.Cursor[Row]:
         """Raises StoreUnavailable, InvalidRequest."""
         try:
             is_new = self.open()
@@ -164,9 +163,7 @@ class Taken(psycopg.OperationalError):
         super().__init__("another gateway has the database")
 
 
-def connect(
-    address: str, kind: type[Session] = psycopg.Connection[tuple[Any, ...]], **settings: str
-) -> Session:
+def connect(address: str, kind: type[Session] = psycopg.Connection[Row], **settings: str) -> Session:
     """Connect, so that each statement is a transaction unless one is begun. Raises psycopg.Error,
     StoreUnavailable for what is no address."""
     try:

@@ -3,7 +3,7 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocloud.object_store import checksums
 from neocloud.object_store.errors import (
@@ -16,7 +16,7 @@ from neocloud.object_store.errors import (
     TooLarge,
 )
 from neocloud.object_store.metadata import contents, versions
-from neocloud.object_store.metadata.connection import Connection
+from neocloud.object_store.metadata.connection import Connection, Row
 from neocloud.object_store.metadata.transaction import BucketRow, CounterKind, Transaction, to_ms, to_time
 from neocloud.object_store.metadata.versions import NewVersion
 from neocloud.object_store.storage_class import StorageClass
@@ -87,7 +87,7 @@ _NEW_COLUMNS = COLUMNS.partition(", ")[2]
 PART_COLUMNS = ", ".join(PartRow._fields)
 
 
-def select(connection: Connection, where: str, *values: object) -> Iterator[tuple[Any, ...]]:
+def select(connection: Connection, where: str, *values: object) -> Iterator[Row]:
     """Return the uploads that `where`, a constant of this program, is true of."""
     return connection.execute(f"SELECT {COLUMNS} FROM upload WHERE {where}", values)  # nosec B608
 

@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Method, MethodAlias, NewOperation, Write
+from neocloud.core.service import AnyMethod, Call, MethodAlias, NewOperation, Write
 from neocloud.core.store.protocol import Transaction
 from neocloud.server.access import (
     accounts_of,
@@ -36,7 +35,7 @@ from neocloud.server.validation import check
 
 
 class Custom:
-    def __init__(self, runtime: Runtime, method: Method[Any]) -> None:
+    def __init__(self, runtime: Runtime, method: AnyMethod) -> None:
         self._runtime = runtime
         self._method = method
         self._keys = KeyLocks()

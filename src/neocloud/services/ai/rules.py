@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules of endpoints and jobs: shape, image, command, ports, paths, subnet, filesystems, capacity. Pure."""
 
 import shlex

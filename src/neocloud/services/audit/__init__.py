@@ -1,3 +1,4 @@
+# pyright: strict
 """Audit: a log of all changes and refusals, by subject."""
 
 from neocloud.core.service import Service

@@ -1,3 +1,4 @@
+# pyright: strict
 """The methods of audit: read the audit log of a tenant.
 
 The database narrows the search to the tenant, the time and the fields that are columns; the filter decides on
@@ -50,7 +51,7 @@ _OF_OBJECTS = Is("method", Test.CONTAINS, OBJECT_METHOD)
 
 @dataclass
 class _MatchedEvent:
-    events: list[AuditEvent] = field(default_factory=list)
+    events: list[AuditEvent] = field(default_factory=list[AuditEvent])
     after: str = ""
 
 

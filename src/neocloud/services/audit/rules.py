@@ -1,3 +1,4 @@
+# pyright: strict
 """The filter language of events: parse text into a tree, and decide whether an event matches. Pure.
 
     service.name = 'iam' AND resource.hierarchy.id:'project-e00' AND regex(resource.metadata.name, '^test.*$')
@@ -11,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import re2
+import re2  # pyright: ignore[reportMissingTypeStubs]
 
 from neocloud.core import contract
 from neocloud.core.store.audit_query import (
@@ -29,11 +30,12 @@ from neocloud.core.store.audit_query import (
 )
 
 if TYPE_CHECKING:
-    from lark import UnexpectedToken
+    from lark import Token, UnexpectedToken
 
 MAX_LENGTH = 4096
 MAX_DEPTH = 32
 _PATTERN_BYTES = 1 << 20
+_re2: Any = re2  # it has no types
 _GRAMMAR = r"""
 ?either: both (_OR both)*
 ?both: one (_AND one)*
@@ -194,7 +196,8 @@ def condition(node: Node) -> Condition:
             return AnyOf(tuple(condition(part) for part in parts))
         case Without(Compare(field, test, value)) if field in _COLUMNS:
             return Not(Is(_COLUMNS[field], test, value))
-    return EVERYTHING
+        case _:
+            return EVERYTHING
 
 
 @dataclass(frozen=True)
@@ -262,17 +265,18 @@ def _unquoted(text: str) -> str:
 def _wrong(error: "UnexpectedToken", text: str) -> FilterError:
     """Say where the text goes wrong, and what the grammar accepts there."""
     wanted = next((words for name, words in _EXPECTED.items() if name in error.accepts), _AT_END)
-    if error.token.type == "$END":
+    token: Token = error.token
+    if token.type == "$END":
         return FilterError(f"ends at character {len(text) + 1}, where {wanted} must be")
     return FilterError(
-        f"has {str(error.token)!r} at character {error.token.start_pos + 1}, where {wanted} must be"
+        f"has {str(token)!r} at character {(token.start_pos or 0) + 1}, where {wanted} must be"
     )
 
 
 def _checked(pattern: str) -> str:
     try:
         _compiled(pattern)
-    except re2.error as error:
+    except _re2.error as error:
         why = error.args[0].decode(errors="replace") if error.args else "it cannot be read"
         raise FilterError(f"has {pattern!r}, which is not a pattern of RE2: {why}") from None
     return pattern
@@ -280,7 +284,7 @@ def _checked(pattern: str) -> str:
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> _Pattern:
-    options = re2.Options()
+    options = _re2.Options()
     options.log_errors = False
     options.max_mem = _PATTERN_BYTES
-    return re2.compile(pattern, options)
+    return _re2.compile(pattern, options)

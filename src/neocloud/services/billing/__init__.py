@@ -1,3 +1,4 @@
+# pyright: strict
 """Billing: usage, its cost, estimates, and pricing policies."""
 
 from neocloud.core.kind import Kind

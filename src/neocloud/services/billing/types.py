@@ -1,3 +1,4 @@
+# pyright: strict
 """The resources of billing: the pricing policy, its states, and the SKUs of tokens; the prices of tokens
 for other services. Pure.
 """

@@ -1,3 +1,4 @@
+# pyright: strict
 """Capacity of a machine: its total, the demand of nodes, the rest, and the number of nodes that still fit.
 Pure.
 """
@@ -22,7 +23,7 @@ class Inventory:
 
     cpus: int
     memory_mib: int
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict[str, int])
     """GPU type to how many there are."""
 
     @classmethod
@@ -120,7 +121,7 @@ def _cores(demands: Sequence[Demand]) -> Fraction:
 
 def shortages(inventory: Inventory, demands: Sequence[Demand]) -> list[str]:
     """Return a text with the sum for each shortage; empty when everything fits."""
-    found = []
+    found: list[str] = []
     cores = _cores(demands)
     if cores > inventory.cpus:
         terms = _sum((count, shape.vcpu) for shape, count in demands)

@@ -1,3 +1,4 @@
+# pyright: strict
 """The catalogue of platforms and presets, read once from catalogue.yaml. Pure."""
 
 import re

@@ -1,3 +1,4 @@
+# pyright: strict
 """The interface for other services: presets, the check that this machine has capacity for a node, and
 filesystems. Pure.
 
@@ -164,7 +165,7 @@ def _enough_of(
     total = amounts([*demanded, *(demand for _, demand in held)])
     needed = {what: over for what, have in total.items() if (over := have - available(inventory, what)) > 0}
     freeable = [(each, amounts(by_holder[each])) for each in ordered if each in by_holder]
-    chosen = preemption.smallest_set(needed, freeable) if needed else []
+    chosen = preemption.smallest_set(needed, freeable) if needed else ()
     if chosen is None:
         return None
     rest = [demand for holder_id, demand in held if holder_id not in chosen]

@@ -1,3 +1,4 @@
+# pyright: strict
 """Renders machines, and the volumes of disks, snapshots, images and filesystems, as Kubernetes objects. Pure.
 
 A machine is a namespace, a Secret with its desired state, and the pod that runs QEMU. The Secret is not part
@@ -118,7 +119,7 @@ class MachineView:
     """The boot disk first."""
     detaching: tuple[DiskView, ...] = ()
     """Disks that the guest is to release; the pod shows them until it has."""
-    started: KubernetesObject = field(default_factory=dict)
+    started: KubernetesObject = field(default_factory=KubernetesObject)
     """The spec of its pod as it was started; empty before the start."""
     filesystems: tuple[SharedView, ...] = ()
     gpus: tuple[GpuView, ...] = ()

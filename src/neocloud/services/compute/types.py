@@ -1,3 +1,4 @@
+# pyright: strict
 """The kinds of compute with their id prefixes, states and error reasons, what their specs say, and the
 runtime state of an instance. Pure.
 
@@ -263,9 +264,9 @@ OVERDUE = "overdue"
 @dataclass(frozen=True)
 class RuntimeState:
     stop_reason: StopReason = StopReason.NONE
-    pod_spec: KubernetesObject = field(default_factory=dict)
-    disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict)
-    detaching: Mapping[str, str] = field(default_factory=dict)
+    pod_spec: KubernetesObject = field(default_factory=KubernetesObject)
+    disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict[str, DiskLimits])
+    detaching: Mapping[str, str] = field(default_factory=dict[str, str])
     """The time since when the guest keeps a disk that it is to release, or OVERDUE, by disk id."""
     ended: str = ""
     """How the machine ended when that was why it stopped: `ending`."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """Emulator: injected faults, for tests of clients. Served only by an emulated cloud."""
 
 from neocloud.core.service import Service

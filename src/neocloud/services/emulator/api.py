@@ -1,9 +1,10 @@
+# pyright: strict
 """The injected faults, the operations that they delay, and the methods that inject, list and clear them.
 
 All of it is in memory, so a restart clears it. Faults reach resources by the interface `Incidents`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -100,7 +101,7 @@ class FaultRegistry:
         return [fault.spec for fault in met]
 
     @contextmanager
-    def arming(self) -> Iterator[None]:
+    def arming(self) -> Generator[None]:
         """While a call is served whose operation will be delayed, let no operation finish."""
         self._arming += 1
         try:

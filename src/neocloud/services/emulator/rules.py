@@ -1,3 +1,4 @@
+# pyright: strict
 """Validation of a fault, the calls that it matches, and the error of a refusal. Pure."""
 
 import re

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import BinaryIO, cast
+from typing import IO
 
 from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
@@ -151,8 +151,7 @@ class ExportRuleReconciler:
 
         async def write() -> None:
             await self._require_right(rule_id, spec)
-            with tempfile.TemporaryFile(dir=self._dependencies.settings.home) as opened:
-                file = cast(BinaryIO, opened)
+            with tempfile.TemporaryFile(dir=self._dependencies.settings.home) as file:
                 await self._fill(file, spec, period)
                 writes = self._dependencies.provided.get(ObjectWrites)
                 await writes.put_once(rule_id, folder, period.object_name(spec.content), file)
@@ -173,7 +172,7 @@ class ExportRuleReconciler:
                 f" ({permission}), or make it again with another account.",
             )
 
-    async def _fill(self, file: BinaryIO, spec: ExportRuleSpec, period: Period) -> None:
+    async def _fill(self, file: IO[bytes], spec: ExportRuleSpec, period: Period) -> None:
         size = 0
         async for text in self._content(spec, period):
             block = text.encode()

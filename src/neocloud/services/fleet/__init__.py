@@ -1,3 +1,4 @@
+# pyright: strict
 """Fleet: health of nodes; watches, drains, repairs, verifies and replaces the workers of Slurm clusters."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# pyright: strict
 """The node agents of workers, and those of hosts, as a source of verdicts.
 
 Each agent keeps its records until this source has named them as kept, and it names them only after their
@@ -139,7 +140,7 @@ class NodeAgents:
     is_of_hosts: bool = False
     """All that an agent says of its host is taken, with the boot that it names: its records outlive a boot.
     From a worker's agent, only verdicts about its pod count, since the pod's last start."""
-    _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict)
+    _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict[tuple[str, str], _Agent])
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE))
     _trusted: tuple[str, ...] = ()
 

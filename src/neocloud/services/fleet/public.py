@@ -1,3 +1,4 @@
+# pyright: strict
 """Interfaces of the sources of verdicts on nodes, and of hosts."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# pyright: strict
 """The sources of verdicts that need nothing on the node: what the engine and Slurm say of a worker, and the
 figures that its cluster measures on it."""
 
@@ -132,7 +133,7 @@ class Measurements:
     clock: Clock
     changed: Callable[[str], None] = lambda cluster_id: None
     """Called when a measurement of a worker of this cluster says something new."""
-    _nodes: dict[tuple[str, str], _Node] = field(default_factory=dict)
+    _nodes: dict[tuple[str, str], _Node] = field(default_factory=dict[tuple[str, str], _Node])
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MEASURED_AT_ONCE))
 
     async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:

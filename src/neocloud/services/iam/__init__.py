@@ -1,3 +1,4 @@
+# pyright: strict
 """Identity and access: tenants, projects, accounts, groups, permits, tokens, people and their sessions."""
 
 from neocloud.core.kind import Kind

@@ -1,3 +1,4 @@
+# pyright: strict
 """The first tenant of a cloud: created once, and found at every later start.
 
 `bootstrap` creates a tenant with its groups, a default project, and a service account for the operator of the
@@ -9,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from neocloud.core.clock import Clock
+from neocloud.core.json_values import as_object
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec
 from neocloud.services.iam.access.tokens import ensure_signing_key
@@ -110,11 +111,8 @@ async def _repair(store: Store, tenant_name: str, region: str, held: Mapping[str
 
 def _subject_of(held: Mapping[str, object] | None) -> Mapping[str, str]:
     """Return the subject in a credentials file; empty when it has none."""
-    subject = held.get(CREDENTIALS) if held else None
-    if not isinstance(subject, Mapping):
-        return {}
-    content = cast("Mapping[str, object]", subject)
-    return {name: str(value) for name, value in content.items()}
+    subject = as_object(held.get(CREDENTIALS) if held else None)
+    return {name: str(value) for name, value in subject.items()}
 
 
 def _still_valid(

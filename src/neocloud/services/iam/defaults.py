@@ -1,3 +1,4 @@
+# pyright: strict
 """The default resources of a new tenant: groups with their permits, a project, the operator's account.
 
 The operator's account is in the tenant itself and in no project, so a right in a project does not reach it.
@@ -105,7 +106,7 @@ def move_operator(tx: Transaction, account: Resource) -> list[str]:
     """
     project = tx.get(account.parent_id)
     assert project is not None, "A project that holds an account is not deleted."
-    others = []
+    others: list[str] = []
     for key in tx.owned(account.id):
         if key.parent_id != project.id:
             continue

@@ -1,3 +1,4 @@
+# pyright: strict
 """Write the reference page of all roles from their table.
 
     python -m neocloud.services.iam.roles_page docs/reference/roles.md

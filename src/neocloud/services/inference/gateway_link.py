@@ -1,3 +1,4 @@
+# pyright: strict
 """The exchange of gateway and control plane: traffic one way, changes of routes the other.
 
 Traffic is reported every second or so, and kept in memory only. After a restart of the control plane all of
@@ -30,7 +31,7 @@ class _DeploymentTraffic:
     last_request_at: datetime | None = None
     quiet: timedelta = LONGEST_MEMORY
     """How long peaks matter; known after the first call of `demand`."""
-    peaks: deque[tuple[datetime, int]] = field(default_factory=deque)
+    peaks: deque[tuple[datetime, int]] = field(default_factory=deque[tuple[datetime, int]])
     """The loads that no later load has reached, oldest and highest first."""
 
     def add(self, now: datetime, load: int) -> None:

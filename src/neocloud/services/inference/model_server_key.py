@@ -1,3 +1,4 @@
+# pyright: strict
 """Asks for the engine's key on every path. Runs inside the engine, as vLLM's `--middleware`.
 
 vLLM itself asks for its key below /v1 only: without this, whoever reaches the port could tokenize, render
@@ -10,6 +11,7 @@ plugin of vLLM it lowers the priority of the threads that compile schemas, gramm
 
 import hashlib
 import hmac
+import importlib
 import os
 import sys
 import threading
@@ -30,8 +32,8 @@ _PROOF_CONTEXT = "neocloud replica proof"
 _REFUSAL = b'{"error": {"message": "The engine asks for its key.", "type": "authentication_error"}}'
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
 
 
 class RequireKey:
@@ -82,16 +84,15 @@ def lower_compile_priority() -> None:
     that compiles elsewhere keeps its usual priority; this is reported on stderr.
     """
     try:
-        from vllm.v1.structured_output import StructuredOutputManager as Manager  # type: ignore  # noqa: PLC0415
-
-        compile_as_usual = Manager._create_grammar
+        outputs: Any = importlib.import_module("vllm.v1.structured_output")
+        compile_as_usual: Callable[[object, object], object] = outputs.StructuredOutputManager._create_grammar
     except (ImportError, AttributeError) as error:
         sys.stderr.write(f"neocloud: schemas are compiled with the priority of chats: {error}\n")
         return
 
-    def compile_behind(manager: Any, request: Any) -> Any:
+    def compile_behind(manager: object, request: object) -> object:
         if threading.current_thread() is not threading.main_thread():
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILE_NICENESS)
         return compile_as_usual(manager, request)
 
-    Manager._create_grammar = compile_behind
+    outputs.StructuredOutputManager._create_grammar = compile_behind

@@ -1,3 +1,4 @@
+# pyright: strict
 """Prometheus's HTTP API for queries, of one project for its people and of all for operators."""
 
 from neocloud.core import contract

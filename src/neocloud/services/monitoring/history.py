@@ -1,3 +1,4 @@
+# pyright: strict
 """The client of VictoriaMetrics: sends a query on, limited to one project.
 
 The limit is a filter that the store adds to every selector of the query (`extra_filters[]`), whatever the
@@ -10,7 +11,7 @@ import math
 import re
 import ssl
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -107,7 +108,7 @@ class MetricsHistory:
         return [each for each in samples if math.isfinite(each.value)]
 
     @contextmanager
-    def _counted(self, project_id: str) -> Iterator[None]:
+    def _counted(self, project_id: str) -> Generator[None]:
         if self._under_way[project_id] >= AT_ONCE:
             raise contract.too_many_requests(
                 f"{AT_ONCE} queries of metrics are under way. Wait until one has ended.",

@@ -1,3 +1,4 @@
+# pyright: strict
 """Carry out maintenance: announce it, stop the instances at its time, and start them when it is deleted.
 
 Slurm clusters drain and resume their workers by themselves; they are enqueued when the state changes.
@@ -40,7 +41,7 @@ class MaintenanceScope:
     instances: Sequence[Resource] = ()
     """The affected ones, as the steps have left them."""
     clusters: Sequence[str] = ()
-    woken: set[str] = field(default_factory=set)
+    woken: set[str] = field(default_factory=set[str])
 
 
 class MaintenanceReconciler:

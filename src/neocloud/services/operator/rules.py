@@ -1,3 +1,4 @@
+# pyright: strict
 """Validation rules of maintenance: only operators announce it, and once for each resource that it affects.
 Pure.
 """

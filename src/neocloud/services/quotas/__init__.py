@@ -1,3 +1,4 @@
+# pyright: strict
 """Quotas: limits and usage of tenants and projects."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# pyright: strict
 """Counts the usage of every quota, in the transaction of the change that causes it, and enforces the limits.
 
 The ledger watches the store, so every way of creating a resource is counted: the API, a reconciler's child, a
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from neocloud.core import contract, wire
-from neocloud.core.kind import Rules
+from neocloud.core.kind import AnyRules
 from neocloud.core.store import HistorySizes, Page, Resource, Store, Transaction, entry_bytes
 from neocloud.core.store.protocol import is_noted
 from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
@@ -29,6 +30,7 @@ HISTORY = "history.size"
 HISTORY_COUNTED = "history.counted"
 """A counter in the scope "": HISTORY_COUNT once the whole history is counted in the present way."""
 HISTORY_COUNT = 2
+_NO_DEMAND = AnyRules.quota_demand
 HISTORY_ENTRY_BYTES = 256
 """The size of an entry besides its spec and labels: ids, name, time, and its entries in three indexes."""
 
@@ -37,7 +39,7 @@ Usage = Mapping[tuple[str, str], int]
 
 
 class Ledger:
-    def __init__(self, rules: Mapping[str, Rules], quotas: Quotas) -> None:
+    def __init__(self, rules: Mapping[str, AnyRules], quotas: Quotas) -> None:
         """`rules` of each kind by its message name."""
         self._rules = rules
         self._quotas = quotas
@@ -120,7 +122,7 @@ class Ledger:
 
     def _rows(self, tx: Transaction) -> Iterator[Resource]:
         for kind, rules in self._rules.items():
-            if type(rules).quota_demand is Rules.quota_demand:
+            if type(rules).quota_demand is _NO_DEMAND:
                 continue
             after, has_more = "", True
             while has_more:
@@ -130,7 +132,7 @@ class Ledger:
 
     def _demand(self, row: Resource) -> Mapping[str, int]:
         rules = self._rules.get(row.kind)
-        if rules is None or type(rules).quota_demand is Rules.quota_demand:
+        if rules is None or type(rules).quota_demand is _NO_DEMAND:
             return {}
         demand = rules.quota_demand(wire.resource_message(row))
         return {name: units for name, units in demand.items() if units}
@@ -141,7 +143,7 @@ class Ledger:
         changed = {name: units for name, units in change.items() if units}
         if not changed:
             return
-        over = []
+        over: list[tuple[str, str, str, str]] = []
         for scope in containers(tx, row):
             for name, units in changed.items():
                 usage = tx.count(scope.id, name, units)

@@ -6,9 +6,10 @@ import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from neocloud.core import digests
+from neocloud.core.json_values import as_list, as_object, is_list, is_object
 from neocloud.engines.images import ImageSettings
 from neocloud.services.registry.public import CannotPull, PullProblem
 
@@ -42,9 +43,9 @@ def read_document(content: bytes) -> Document:
         found = json.loads(content)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not is_object(found):
         raise unusable("one of its documents is not JSON")
-    return cast(Document, found)
+    return found
 
 
 def manifest_for(index: Document) -> str:
@@ -127,24 +128,25 @@ def unusable(why: str) -> CannotPull:
 def descriptors(document: Document, field: str) -> Sequence[Document]:
     """Return the descriptors in a list, with digests and sizes that can be used. Raises CannotPull."""
     given = document.get(field)
-    found = cast("list[Any]", given) if isinstance(given, list) else None
-    if found is None:
+    if not is_list(given):
         raise unusable(f"its manifest has no {field}")
-    for each in found:
-        described = mapping(each) or {}
+    found: list[Document] = []
+    for each in given:
+        described = as_object(each)
         digest, size = described.get("digest"), described.get("size")
         if not digests.is_digest(digest):
             raise unusable("its manifest names a digest that is neither SHA-256 nor SHA-512")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise unusable("its manifest gives something no size")
-    return cast("list[Document]", found)
+        found.append(described)
+    return found
 
 
 def mapping(given: object) -> Document | None:
-    return cast(Document, given) if isinstance(given, dict) else None
+    return given if is_object(given) else None
 
 
-def _is_text(given: object) -> bool:
+def _is_text(given: object) -> TypeGuard[str]:
     """Return whether it can be given to a program."""
     try:
         return isinstance(given, str) and b"\0" not in given.encode()
@@ -154,12 +156,10 @@ def _is_text(given: object) -> bool:
 
 def _words(config: Document, field: str) -> Sequence[str]:
     given = config.get(field)
-    found = cast("list[Any]", given) if isinstance(given, list) else None
-    if given is None:
-        return ()
-    if found is None or not all(map(_is_text, found)):
+    found = tuple(each for each in as_list(given) if _is_text(each))
+    if given is not None and not (is_list(given) and len(found) == len(given)):
         raise unusable(f"{field} of its configuration is not a list of texts")
-    return tuple(found)
+    return found
 
 
 def _text(config: Document, field: str) -> str:

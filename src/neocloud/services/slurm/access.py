@@ -1,9 +1,10 @@
+# pyright: strict
 """Access to a running cluster: its REST service, commands in its pods, and what its errors mean to the API.
 
 Nothing is cached between calls: pods may move, so their addresses are looked up each time.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from shlex import quote
 from typing import Protocol
@@ -73,7 +74,7 @@ class SlurmAccess:
         return await self._engine.observe(namespace(cluster_id))
 
     @asynccontextmanager
-    async def api(self, cluster_id: str, observation: Observation | None = None) -> AsyncIterator[SlurmApi]:
+    async def api(self, cluster_id: str, observation: Observation | None = None) -> AsyncGenerator[SlurmApi]:
         """Open the cluster's REST service, of two controllers that of the first that answers; `observation`
         saves reading its pods again.
 
@@ -112,7 +113,7 @@ class SlurmAccess:
     @asynccontextmanager
     async def ready_api(
         self, cluster_id: str, observation: Observation | None = None
-    ) -> AsyncIterator[SlurmApi]:
+    ) -> AsyncGenerator[SlurmApi]:
         """Open the REST service of a cluster that takes jobs. Raises ClusterUnreachable, and JobRefused where
         Slurm refuses."""
         await self.ready_cluster(cluster_id)
@@ -174,7 +175,7 @@ class SlurmAccess:
 
 
 @contextmanager
-def api_errors(cluster_id: str) -> Iterator[None]:
+def api_errors(cluster_id: str) -> Generator[None]:
     """Translate errors of `SlurmAccess` and `ClusterJobs` into errors of the API."""
     try:
         yield

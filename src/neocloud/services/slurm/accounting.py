@@ -6,12 +6,11 @@ held (`sacct`'s TRESUsageIn), `consumed` what it put out.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
 
-from neocloud.services.slurm.slurm_records import Json, moment_of, number_of
+from neocloud.services.slurm.slurm_records import Json, moment_of, number_of, part_of, rows_of
 
 MOST_STEPS = 200
 MOST_REQUEUES = 10
@@ -76,8 +75,8 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def _run(row: Json) -> JobRun:
-    times, tres, steps = _part(row, "time"), _part(row, "tres"), _rows(row, "steps")
-    states: list[str] = [str(each) for each in _part(row, "state").get("current") or ["UNKNOWN"]]
+    times, tres, steps = part_of(row, "time"), part_of(row, "tres"), rows_of(row, "steps")
+    states: list[str] = [str(each) for each in part_of(row, "state").get("current") or ["UNKNOWN"]]
     return JobRun(
         state=states[-1],
         nodes=str(row.get("nodes") or ""),
@@ -92,10 +91,10 @@ def _run(row: Json) -> JobRun:
 
 
 def _step(row: Json) -> StepUse:
-    times, tres = _part(row, "time"), _part(row, "tres")
-    used, held, put = _part(times, "total"), _part(tres, "requested"), _part(tres, "consumed")
+    times, tres = part_of(row, "time"), part_of(row, "tres")
+    used, held, put = part_of(times, "total"), part_of(tres, "requested"), part_of(tres, "consumed")
     return StepUse(
-        name=str(_part(row, "step").get("name") or ""),
+        name=str(part_of(row, "step").get("name") or ""),
         started_at=moment_of(times.get("start")),
         finished_at=moment_of(times.get("end")),
         cpus=_count(tres, "allocated", "cpu"),
@@ -133,15 +132,5 @@ def _count(parent: Json, field: str, kind: str, name: str = "") -> int:
 
 
 def _of_type(parent: Json, field: str, kind: str, name: str) -> Iterable[Json]:
-    rows = _rows(parent, field)
+    rows = rows_of(parent, field)
     return (row for row in rows if row.get("type") == kind and (row.get("name") or "") == name)
-
-
-def _part(row: Json, name: str) -> Json:
-    found = row.get(name)
-    return cast(Json, found) if isinstance(found, Mapping) else {}
-
-
-def _rows(row: Json, name: str) -> Sequence[Json]:
-    found = row.get(name)
-    return [cast(Json, each) for each in cast("list[object]", found)] if isinstance(found, list) else []

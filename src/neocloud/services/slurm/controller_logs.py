@@ -1,3 +1,4 @@
+# pyright: strict
 """Wake clusters and their pools when the controller of Slurm writes a line to its log.
 
 slurmctld logs each change of a node's state and each start and end of a job, and nothing while it is idle, so
@@ -42,7 +43,7 @@ class _ThrottledWake:
 @dataclass
 class _Followed:
     wakes: tuple[_ThrottledWake, ...]
-    readers: dict[Reference, asyncio.Task[None]] = field(default_factory=dict)
+    readers: dict[Reference, asyncio.Task[None]] = field(default_factory=dict[Reference, asyncio.Task[None]])
 
 
 class ControllerLogs:

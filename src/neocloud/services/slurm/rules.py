@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules of clusters: keys, names, presets, ports, mounts, and capacity of the machine. Pure."""
 
 from collections import Counter

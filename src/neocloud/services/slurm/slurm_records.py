@@ -1,3 +1,4 @@
+# pyright: strict
 """Nodes, jobs and reservations as Slurm's REST service answers them.
 
 Its types differ between versions, so each field is converted.
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from neocloud.core.json_values import as_list, as_object, is_object
 from neocloud.services.slurm.public import Reservation
 from neocloud.services.slurm.types import UNKNOWN_USER_ID
 
@@ -138,19 +140,18 @@ def reservation_of(row: Json) -> Reservation:
 
 
 def job_of(row: Json) -> SlurmJob:
-    resources = row.get("job_resources") or {}
     return SlurmJob(
         id=row["job_id"],
         name=row.get("name") or "",
         user=row.get("user_name") or "",
         state=(row.get("job_state") or ["UNKNOWN"])[0],
         reason=row.get("state_reason") or "",
-        nodes=_node_names(resources.get("nodes")),
+        nodes=_node_names(part_of(part_of(row, "job_resources"), "nodes")),
         submitted_at=moment_of(row.get("submit_time")),
         eligible_at=moment_of(row.get("eligible_time")),
         started_at=moment_of(row.get("start_time")),
         finished_at=moment_of(row.get("end_time")),
-        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
+        exit_code=number_of(part_of(row, "exit_code").get("return_code")),
         output_path=_expanded_path(row),
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
@@ -165,8 +166,7 @@ def job_of(row: Json) -> SlurmJob:
 
 
 def finished_job_of(row: Json) -> SlurmJob:
-    times = row.get("time") or {}
-    state = row.get("state") or {}
+    times, state, array = part_of(row, "time"), part_of(row, "state"), part_of(row, "array")
     return SlurmJob(
         id=row["job_id"],
         name=row.get("name") or "",
@@ -178,26 +178,25 @@ def finished_job_of(row: Json) -> SlurmJob:
         eligible_at=moment_of(times.get("eligible")),
         started_at=moment_of(times.get("start")),
         finished_at=moment_of(times.get("end")),
-        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
+        exit_code=number_of(part_of(row, "exit_code").get("return_code")),
         output_path=row.get("stdout_expanded") or row.get("stdout") or "",
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
-        array_job_id=number_of((row.get("array") or {}).get("job_id")),
-        array_tasks=_tasks((row.get("array") or {}).get("task_id"), (row.get("array") or {}).get("task")),
+        array_job_id=number_of(array.get("job_id")),
+        array_tasks=_tasks(array.get("task_id"), array.get("task")),
         exit_signal=_signal(row),
     )
 
 
 def _tasks(number: object, several: object) -> str:
     """Return the number of a task, which may be 0, else Slurm's list of tasks."""
-    if isinstance(number, Mapping) and number.get("set"):
+    if is_object(number) and number.get("set"):
         return str(number_of(number))
     return str(several or "")
 
 
 def _signal(row: Json) -> int:
-    signal = (row.get("exit_code") or {}).get("signal") or {}
-    return number_of(signal.get("id"))
+    return number_of(part_of(part_of(row, "exit_code"), "signal").get("id"))
 
 
 def _expanded_path(row: Json) -> str:
@@ -213,11 +212,18 @@ def _user_id(value: Json | int | None) -> int:
     return value
 
 
-def _node_names(nodes: object) -> tuple[str, ...]:
-    if isinstance(nodes, Mapping):
-        allocation = nodes.get("allocation") or []
-        return tuple(row["name"] for row in allocation if "name" in row)
-    return ()
+def _node_names(nodes: Json) -> tuple[str, ...]:
+    return tuple(row["name"] for row in rows_of(nodes, "allocation") if "name" in row)
+
+
+def part_of(row: Json, name: str) -> Json:
+    """Return the object in this field; an empty one where there is none."""
+    return as_object(row.get(name))
+
+
+def rows_of(row: Json, name: str) -> list[Json]:
+    """Return the objects in this list; none where there is no list."""
+    return [each for each in as_list(row.get(name)) if is_object(each)]
 
 
 def number_of(value: Json | float | str | None) -> int:

@@ -1,3 +1,4 @@
+# pyright: strict
 """A client of Slurm's REST service.
 
 slurmrestd listens on the cluster's network only and trusts HS256 tokens signed with the cluster's JWT
@@ -22,7 +23,9 @@ from neocloud.services.slurm.slurm_records import (
     finished_job_of,
     job_of,
     node_of,
+    part_of,
     reservation_of,
+    rows_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -137,15 +140,14 @@ class SlurmRest:
 
     async def version(self) -> str:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/ping/")
-        pings = answer.get("pings") or []
-        if not any(ping.get("pinged") == "UP" for ping in pings):
+        if not any(ping.get("pinged") == "UP" for ping in rows_of(answer, "pings")):
             raise SlurmUnreachable("slurmctld does not answer its REST service yet")
         slurm = answer["meta"]["slurm"]
         return slurm["release"]
 
     async def nodes(self) -> Sequence[SlurmNode]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/nodes/")
-        return [node_of(row) for row in answer.get("nodes", [])]
+        return [node_of(row) for row in rows_of(answer, "nodes")]
 
     async def set_node_state(self, name: str, state: str, reason: str) -> None:
         await self._call("POST", f"/slurm/{API_VERSION}/node/{name}", {"state": [state], "reason": reason})
@@ -157,11 +159,11 @@ class SlurmRest:
 
     async def jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/jobs/")
-        return [job_of(row) for row in answer.get("jobs", [])]
+        return [job_of(row) for row in rows_of(answer, "jobs")]
 
     async def job(self, job_id: int) -> SlurmJob | None:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/job/{job_id}", tolerate=_UNKNOWN_JOB_ERRORS)
-        rows = answer.get("jobs") or []  # all tasks of an array, if it is of one
+        rows = rows_of(answer, "jobs")  # all tasks of an array, if it is of one
         return next((job_of(row) for row in rows if row["job_id"] == job_id), None)
 
     async def finished_job(self, job_id: int) -> SlurmJob | None:
@@ -170,15 +172,15 @@ class SlurmRest:
 
     async def finished_jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurmdb/{API_VERSION}/jobs/", tolerate=_UNKNOWN_JOB_ERRORS)
-        return [finished_job_of(row) for row in answer.get("jobs", [])]
+        return [finished_job_of(row) for row in rows_of(answer, "jobs")]
 
     async def accounting_rows(self, job_id: int) -> Sequence[Json]:
         path = f"/slurmdb/{API_VERSION}/job/{job_id}"
-        return (await self._call("GET", path, tolerate=_UNKNOWN_JOB_ERRORS)).get("jobs") or []
+        return rows_of(await self._call("GET", path, tolerate=_UNKNOWN_JOB_ERRORS), "jobs")
 
     async def reservations(self) -> Sequence[Reservation]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/reservations/")
-        return [reservation_of(row) for row in answer.get("reservations") or ()]
+        return [reservation_of(row) for row in rows_of(answer, "reservations")]
 
     async def cancel_job(self, job_id: int) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
@@ -196,12 +198,12 @@ class SlurmRest:
 
     async def statistics(self) -> Mapping[str, int]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")
-        found = answer.get("statistics") or {}
+        found = part_of(answer, "statistics")
         return {name: int(found.get(name) or 0) for name in STATISTICS}
 
     async def messages_under_way(self) -> int:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")
-        statistics = answer.get("statistics") or {}
+        statistics = part_of(answer, "statistics")
         return sum(int(statistics.get(name) or 0) for name in ("agent_queue_size", "agent_count"))
 
     async def reconfigure(self) -> None:
@@ -249,7 +251,7 @@ class SlurmRest:
             answer = response.json()
         except ValueError as error:
             raise SlurmUnreachable(f"slurmrestd answered {response.status_code} without JSON") from error
-        errors = answer.get("errors") or []
+        errors = rows_of(answer, "errors")
         if errors and errors[0].get("error_number") not in (tolerate or ()):
             raise _error(errors[0])
         return answer

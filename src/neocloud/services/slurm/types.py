@@ -1,3 +1,4 @@
+# pyright: strict
 """The resources of slurm: kind names, id prefixes, states, error reasons, names of secrets; and the
 interfaces for other services: batch jobs on clusters, and files for them. Pure.
 """
@@ -152,7 +153,7 @@ class NewJob:
     """Options of sbatch, e.g. "--cpus-per-task=2"."""
     arguments: Sequence[str] = ()
     """Arguments of the script."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
     working_directory: str = ""
     """Empty: what the script's #SBATCH lines say, else `DEFAULT_WORKING_DIRECTORY`."""
     file_name: str = "job"

@@ -1,10 +1,11 @@
+# pyright: strict
 """The workers of clusters for the fleet service: read from the engine and Slurm, drained, resumed, restarted
 and measured."""
 
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -197,7 +198,7 @@ class ClusterWorkers:
     @asynccontextmanager
     async def _slurm(
         self, cluster_id: str, observation: Observation | None = None
-    ) -> AsyncIterator[SlurmApi]:
+    ) -> AsyncGenerator[SlurmApi]:
         try:
             async with self._access.api(cluster_id, observation) as slurm:
                 yield slurm

@@ -1,3 +1,4 @@
+# pyright: strict
 """Object storage: buckets, transfers, inventories, and what the object gateway asks and tells."""
 
 from neocloud.core.service import Service

@@ -1,3 +1,4 @@
+# pyright: strict
 """S3 clients that use the objects of a bucket for a resource of another service, and the rights they need.
 
 A client signs with a limited key: one bucket, one prefix, reading or writing, and no more than the account
@@ -10,8 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
+from neocloud.client.s3_calls import S3
 from neocloud.core import contract, wire
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
@@ -90,7 +92,7 @@ class ObjectClients:
         if not (is_whole and policy_allows(policy, groups, permission, path, requests.is_allowed)):
             raise refusal
 
-    async def client(self, resource_id: str, place: ObjectLocation) -> Any:
+    async def client(self, resource_id: str, place: ObjectLocation) -> S3:
         """Return an S3 client for this place alone. Raises ObjectAccessError."""
         account_id, bucket, endpoint = await self._located(resource_id, place)
         loop = asyncio.get_running_loop()
@@ -151,7 +153,7 @@ class ObjectClients:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
         except ClientError as error:
-            said = cast("dict[str, Any]", error.response).get("Error", {})
+            said = error.response.get("Error", {})
             code, message = str(said.get("Code", "")), str(said.get("Message", ""))
             if code in _MISSING:
                 raise failure(AccessProblem.MISSING, f"There is no object {place}.") from error
@@ -174,7 +176,7 @@ def _is_served(bucket: Resource) -> bool:
 
 def _new_client(
     key: TemporaryKey, renew: Callable[[], TemporaryKey] | None, endpoint: str, region: str, attempts: int
-) -> Any:
+) -> S3:
     from botocore.credentials import Credentials, RefreshableCredentials  # noqa: PLC0415  slow to load
 
     from neocloud.client.s3 import s3_client  # noqa: PLC0415

@@ -1,9 +1,11 @@
+# pyright: strict
 """Objects that the control plane reads from the object gateway for resources of other services."""
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, BinaryIO
 
+from neocloud.client.s3_calls import S3
+from neocloud.core.byte_streams import Rewritable
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
@@ -36,7 +38,7 @@ class StoreObjectReads:
         self._clients.allow(tx, subject, resource, place, needed)
 
     async def fetch(
-        self, resource_id: str, place: ObjectLocation, target: BinaryIO, largest_bytes: int
+        self, resource_id: str, place: ObjectLocation, target: Rewritable, largest_bytes: int
     ) -> None:
         for wait in (*WAITS_SECONDS, None):
             s3 = await self._clients.client(resource_id, place)
@@ -57,7 +59,7 @@ class StoreObjectReads:
         return await self._clients.answered(place, GET, "read", lambda: _list(s3, place, most))
 
 
-def _download(s3: Any, place: ObjectLocation, target: BinaryIO, largest_bytes: int) -> None:
+def _download(s3: S3, place: ObjectLocation, target: Rewritable, largest_bytes: int) -> None:
     from botocore.exceptions import BotoCoreError, ReadTimeoutError  # noqa: PLC0415
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
@@ -82,7 +84,7 @@ def _download(s3: Any, place: ObjectLocation, target: BinaryIO, largest_bytes: i
             ) from error
 
 
-def _list(s3: Any, place: ObjectLocation, most: int) -> list[str]:
+def _list(s3: S3, place: ObjectLocation, most: int) -> list[str]:
     answer = s3.list_objects_v2(Bucket=place.bucket, Prefix=place.key, MaxKeys=most)
     found = [each["Key"].removeprefix(place.key) for each in answer.get("Contents", ())]
     if answer["IsTruncated"]:

@@ -1,11 +1,14 @@
+# pyright: strict
 """Objects that the control plane writes into buckets for resources of other services."""
 
 import asyncio
 import hashlib
 import threading
 from datetime import timedelta
-from typing import Any, BinaryIO, cast
+from typing import IO
 
+from neocloud.client.s3_calls import S3
+from neocloud.core.byte_streams import Readable
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
@@ -33,7 +36,7 @@ class StoreObjectWrites:
         self._clients.allow(tx, subject, resource, folder, (CREATE,))
 
     async def put(
-        self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO, size: int
+        self, resource_id: str, folder: ObjectLocation, name: str, file: IO[bytes], size: int
     ) -> None:
         s3 = await self._clients.client(resource_id, folder)
         place = ObjectLocation(folder.bucket, folder.key + name)
@@ -42,7 +45,7 @@ class StoreObjectWrites:
         def write() -> None:
             from neocloud.client.s3_uploads import upload  # noqa: PLC0415  it takes a while to load
 
-            upload(s3, cast(BinaryIO, bounded), place.bucket, place.key, {})
+            upload(s3, bounded, place.bucket, place.key, {})
 
         try:
             await self._clients.answered(place, CREATE, "written", write)
@@ -50,17 +53,17 @@ class StoreObjectWrites:
             bounded.stop()
             raise
 
-    async def put_once(self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO) -> None:
+    async def put_once(self, resource_id: str, folder: ObjectLocation, name: str, file: IO[bytes]) -> None:
         s3 = await self._clients.client(resource_id, folder)
         place = ObjectLocation(folder.bucket, folder.key + name)
         await self._clients.answered(place, CREATE, "written", lambda: _put_once(s3, place, file))
 
-    async def put_new(self, resource_id: str, place: ObjectLocation, stream: BinaryIO) -> None:
+    async def put_new(self, resource_id: str, place: ObjectLocation, stream: Readable) -> None:
         s3 = await self._clients.client(resource_id, place)
         await self._clients.answered(place, CREATE, "written", lambda: _put_new(s3, place, stream))
 
 
-def _put_new(s3: Any, place: ObjectLocation, stream: BinaryIO) -> None:
+def _put_new(s3: S3, place: ObjectLocation, stream: Readable) -> None:
     """Raises Unwritable where there is another object."""
     from botocore.exceptions import ClientError  # noqa: PLC0415  it takes a while to load
 
@@ -69,7 +72,7 @@ def _put_new(s3: Any, place: ObjectLocation, stream: BinaryIO) -> None:
     try:
         upload(s3, stream, place.bucket, place.key, {}, replaces=False)
     except ClientError as error:
-        if cast("dict[str, Any]", error.response).get("Error", {}).get("Code") != "PreconditionFailed":
+        if error.response.get("Error", {}).get("Code") != "PreconditionFailed":
             raise
         raise Unwritable(
             AccessProblem.OCCUPIED,
@@ -77,7 +80,7 @@ def _put_new(s3: Any, place: ObjectLocation, stream: BinaryIO) -> None:
         ) from error
 
 
-def _put_once(s3: Any, place: ObjectLocation, file: BinaryIO) -> None:
+def _put_once(s3: S3, place: ObjectLocation, file: IO[bytes]) -> None:
     """Put an object where there is none, or one of the same bytes. Raises Unwritable for another one.
 
     A writing key may not look at what is there, but it may replace what has a certain ETag, which is the MD5
@@ -96,7 +99,7 @@ def _put_once(s3: Any, place: ObjectLocation, file: BinaryIO) -> None:
     )
 
 
-def _put_if(s3: Any, place: ObjectLocation, file: BinaryIO, **condition: str) -> bool:
+def _put_if(s3: S3, place: ObjectLocation, file: IO[bytes], **condition: str) -> bool:
     """Return whether the condition holds, and the object was put."""
     from botocore.exceptions import ClientError  # noqa: PLC0415  it takes a while to load
 
@@ -104,7 +107,7 @@ def _put_if(s3: Any, place: ObjectLocation, file: BinaryIO, **condition: str) ->
     try:
         s3.put_object(Bucket=place.bucket, Key=place.key, Body=file, **condition)
     except ClientError as error:
-        if cast("dict[str, Any]", error.response).get("Error", {}).get("Code") == "PreconditionFailed":
+        if error.response.get("Error", {}).get("Code") == "PreconditionFailed":
             return False
         raise
     return True
@@ -113,7 +116,7 @@ def _put_if(s3: Any, place: ObjectLocation, file: BinaryIO, **condition: str) ->
 class _Bounded:
     """The first bytes of a file. It can be stopped, so that a thread that uploads it ends, and aborts."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file
         self._rest = size
         self._is_stopped = threading.Event()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import BinaryIO, Protocol
+from typing import IO, Protocol
 
+from neocloud.core.byte_streams import Readable, Rewritable
 from neocloud.core.readers import ResourceReader, Subject
 from neocloud.core.reconcile.reconciler import (
     DAEMON_POLL_SECONDS,
@@ -157,7 +158,7 @@ class ObjectReads(Protocol):
         ...
 
     async def fetch(
-        self, resource_id: str, place: ObjectLocation, target: BinaryIO, largest_bytes: int
+        self, resource_id: str, place: ObjectLocation, target: Rewritable, largest_bytes: int
     ) -> None:
         """Write an object to an empty file. It takes as long as the object is large, so a reconciler runs it
         as BackgroundWork. Raises Unreadable."""
@@ -180,18 +181,18 @@ class ObjectWrites(Protocol):
         ...
 
     async def put(
-        self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO, size: int
+        self, resource_id: str, folder: ObjectLocation, name: str, file: IO[bytes], size: int
     ) -> None:
         """Write an object of the folder that was allowed: the first `size` bytes of a file. It is visible
         once it is whole. Raises Unwritable."""
         ...
 
-    async def put_once(self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO) -> None:
+    async def put_once(self, resource_id: str, folder: ObjectLocation, name: str, file: IO[bytes]) -> None:
         """Write an object of the folder that was allowed, of at most 5 GiB, where there is none: all bytes of
         a file. It may be repeated with the same bytes. Raises Unwritable."""
         ...
 
-    async def put_new(self, resource_id: str, place: ObjectLocation, stream: BinaryIO) -> None:
+    async def put_new(self, resource_id: str, place: ObjectLocation, stream: Readable) -> None:
         """Write an object at the place that was allowed, where there is none: all bytes of a stream, which is
         read in another thread. It is visible once it is whole. It may be repeated with the same bytes. Raises
         Unwritable, and what the stream raises."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """Kind name, id prefix, states and error reasons of jobs, the names made from a job's id, its runtime
 state, and the interface to uploaded files. Pure.
 
@@ -149,7 +150,7 @@ def _submissions(rows: list[tuple[int, str, int]] | None) -> tuple[tuple[int, Su
 
 
 def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> None:
-    content = {
+    content: dict[str, object] = {
         _DESIRED: state.desired,
         _ATTEMPT: state.attempt,
         _LOST: state.lost,

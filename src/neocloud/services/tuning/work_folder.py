@@ -1,3 +1,4 @@
+# pyright: strict
 """The folder of one job: what the control plane puts there, and what the recipes leave.
 
 A WorkFolder reads files and decides nothing. The job's container writes in the same folder and may run a
@@ -9,13 +10,14 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, TypeGuard, cast
+from typing import BinaryIO, TypeGuard
 
 from neocloud.core.cleanup import undo_on_error
+from neocloud.core.json_values import as_object
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted.files import Folder, UnsafePath, remove_tree, whole_lines
 from neocloud.core.untrusted.trees import copy_tree, stage_file
@@ -126,7 +128,7 @@ class WorkFolder:
             stage_file(files, source.name, folder, name)
 
     @contextlib.contextmanager
-    def new_file(self, name: str) -> Iterator[BinaryIO]:
+    def new_file(self, name: str) -> Generator[BinaryIO]:
         """Yield a file to write, which gets its name when the block ends, and is removed when that raises."""
         partial = f".{name}.partial"
         with self._made() as folder:
@@ -240,7 +242,7 @@ class WorkFolder:
                 return b"", 0
 
     @contextlib.contextmanager
-    def result_file(self, name: str) -> Iterator[Path]:
+    def result_file(self, name: str) -> Generator[Path]:
         """Yield a path that reads this file while the context lasts, even when it is replaced meanwhile.
 
         Raises BadResult.
@@ -281,7 +283,7 @@ class WorkFolder:
         return Folder.open(self.path)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Folder | None]:
+    def _opened(self) -> Generator[Folder | None]:
         try:
             folder = Folder.open(self.path)
         except FileNotFoundError:
@@ -300,7 +302,7 @@ class WorkFolder:
         with self._opened() as folder:
             text = b"" if folder is None else _or_empty(lambda: _head(folder, name))
         for number, line in enumerate(text.splitlines(keepends=True), start=1):
-            row = _parse(line) if line.endswith(b"\n") else {}
+            row = _parse(line if line.endswith(b"\n") else b"")
             time = row.get("time")
             if _is_number(time) and 0 <= time <= LATEST_SECONDS:
                 yield number, float(time), row
@@ -333,10 +335,9 @@ def _or_empty(read: Callable[[], bytes]) -> bytes:
 def _parse(text: bytes) -> Row:
     """Return the JSON object; an empty one for anything else."""
     try:
-        found: object = json.loads(text) if text else {}
+        return as_object(json.loads(text) if text else None)
     except (ValueError, RecursionError):
         return {}
-    return cast(Row, found) if isinstance(found, Mapping) else {}
 
 
 def _metrics(time: float, row: Row) -> Metrics | None:
@@ -349,16 +350,16 @@ def _metrics(time: float, row: Row) -> Metrics | None:
         and _is_number(tokens)
         and type(tokens) is int
         and tokens >= 0
-        and ("train_loss" not in row or _is_loss(train_loss))
-        and ("valid_loss" not in row or _is_loss(valid_loss))
+        and ((train_loss is None and "train_loss" not in row) or _is_loss(train_loss))
+        and ((valid_loss is None and "valid_loss" not in row) or _is_loss(valid_loss))
     ):
         return Metrics(
             time=time,
             step=step,
             total_steps=total_steps,
             tokens=tokens,
-            train_loss=cast(float | None, train_loss),
-            valid_loss=cast(float | None, valid_loss),
+            train_loss=train_loss,
+            valid_loss=valid_loss,
             row=row,
         )
     return None

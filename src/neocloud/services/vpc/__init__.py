@@ -1,3 +1,4 @@
+# pyright: strict
 """Networks: subnets, pools, addresses, routes, security groups."""
 
 from neocloud.core.kind import Kind

@@ -1,3 +1,4 @@
+# pyright: strict
 """Verbs beyond the standard six (lists, the default network) and computed status fields."""
 
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ from google.protobuf.message import Message
 from neocloud.core import contract, wire
 from neocloud.core.kind import View
 from neocloud.core.readers import TransactionReader
-from neocloud.core.service import Call, Method, MethodAlias, NewOperation, Write
+from neocloud.core.service import AnyMethod, Call, Method, MethodAlias, NewOperation, Write
 from neocloud.core.store.protocol import AlreadyExists, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import Instance, InstanceSpec
@@ -105,7 +106,7 @@ class ListBy:
     view: View | None = None
 
     @property
-    def method(self) -> Method:
+    def method(self) -> AnyMethod:
         return Method(self.path, self.serve, self.permission, target=self._named_id)
 
     async def serve(self, call: Call, request: Any) -> Message:
@@ -217,7 +218,7 @@ async def create_default(call: Call, request: CreateDefaultNetworkRequest) -> Wr
     return Write(work)
 
 
-METHODS = (
+METHODS: tuple[AnyMethod, ...] = (
     *(each.method for each in _lists()),
     Method(
         _CREATE_DEFAULT,

@@ -1,3 +1,4 @@
+# pyright: strict
 """Applies a network with its subnets, routes and security groups as one object of the engine.
 
 Every change inside a network enqueues it (`Rules.dependents`), and it is applied whole: one atomic change.
@@ -68,10 +69,10 @@ class NetworkReconciler:
             is_deleting=row.deleted_at is not None,
         )
 
-    def steps(self, scope: NetworkScope) -> Sequence[Step]:
+    def steps(self, scope: NetworkScope) -> Sequence[Step[NetworkScope]]:
         return (Step("Apply the network", self._apply),)
 
-    def delete_steps(self, scope: NetworkScope) -> Sequence[Step]:
+    def delete_steps(self, scope: NetworkScope) -> Sequence[Step[NetworkScope]]:
         return (Step("Remove the network", self._remove),)
 
     def status(self, scope: NetworkScope, result: ReconcileResult) -> ReconcileResult:
@@ -129,7 +130,7 @@ def _subnet(row: Resource, routes: dict[str, tuple[RouteView, ...]], default_tab
 
 
 def _routes(rows: Iterable[Resource]) -> tuple[RouteView, ...]:
-    found = []
+    found: list[RouteView] = []
     for row in rows:
         spec, status = RouteSpec.FromString(row.spec), RouteStatus.FromString(row.status)
         next_hop = status.next_hop.allocation.cidr.partition("/")[0] or EGRESS

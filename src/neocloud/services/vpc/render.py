@@ -1,3 +1,4 @@
+# pyright: strict
 """Renders a network as one VirtualNetwork with everything in it, in a namespace of its own."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# pyright: strict
 """The kinds of vpc with their id prefixes, states and error reasons, what their statuses say, and what
 other services call to attach something to a subnet.
 

@@ -58,7 +58,7 @@ class Cloud(ServedCloud):
         try:
             found = await asyncio.to_thread(s3.get_object, Bucket=bucket, Key=key)
         except ClientError as error:
-            assert error.response["Error"]["Code"] == "NoSuchKey"
+            assert error.response.get("Error", {}).get("Code") == "NoSuchKey"
             return None
         return await asyncio.to_thread(found["Body"].read)
 

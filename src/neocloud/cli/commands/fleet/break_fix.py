@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet break-fix`: ask for a repair of a node, and see what became of it."""
 
 from enum import StrEnum
@@ -128,4 +129,4 @@ def _cluster(cloud: ProjectClient, named: str) -> tuple[str, str]:
 
 
 def _type(event: Any) -> str:
-    return type(event).Type.Name(event.type)
+    return contract.enum_name(event, "type")

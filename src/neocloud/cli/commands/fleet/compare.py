@@ -1,6 +1,7 @@
+# pyright: strict
 """`neo fleet simulate --compare`: what a change of the fault policy or of limits does, before it is made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -84,7 +85,7 @@ def _setup(files: Sequence[Path]) -> Setup:
         raise ClientError("INVALID_ARGUMENT", "A side has one policy file and one limits file at most")
     try:
         policy = load_policy(policies[0][1], str(policies[0][0])) if policies else default_policy()
-        changes = load_limits(limits[0][1], str(limits[0][0])) if limits else {}
+        changes: Mapping[str, int | float] = load_limits(limits[0][1], str(limits[0][0])) if limits else {}
     except PolicyError as error:
         raise ClientError("INVALID_ARGUMENT", str(error)) from error
     return Setup(" and ".join(path.name for path in files) or DEFAULT, policy, changes)

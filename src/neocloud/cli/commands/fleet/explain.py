@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet explain` and `neo fleet conflicts`: the fault policy in plain words. They need no cloud."""
 
 import re

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet explain log`: the faults in a kernel log, and what is done about each. It needs no cloud.
 
 It adds itself to the commands of `fleet_explain`, whose `app` is the whole group then.
@@ -5,7 +6,7 @@ It adds itself to the commands of `fleet_explain`, whose `app` is the whole grou
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -101,7 +102,7 @@ def log(
 
 
 @contextmanager
-def _lines(file: str) -> Iterator[Iterable[str]]:
+def _lines(file: str) -> Generator[Iterable[str]]:
     """Open a kernel log, and give its lines. Raises ClientError."""
     if file == STDIN:
         if sys.stdin.isatty():

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet`: health of nodes. Each command is a module of its own, loaded when it is used."""
 
 from collections.abc import Mapping

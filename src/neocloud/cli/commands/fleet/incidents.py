@@ -1,8 +1,9 @@
+# pyright: strict
 """`neo fleet incidents`: why nodes were drained, what was tried, and when it ended. `neo fleet reliability`:
 how often, and how soon spares took over."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,8 @@ from neocloud.client.connection import connect
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import FleetIncident, Reliability
 
 SERVICE = "neocloud.fleet.v1.IncidentService"
@@ -166,5 +169,5 @@ def _ended(found: "FleetIncident") -> str:
     return f"after {duration(seconds)}"
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC"

@@ -1,6 +1,7 @@
+# pyright: strict
 """`neo fleet maintenance`: windows for work on nodes, which users see in Slurm before they begin."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,8 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 SERVICE = "neocloud.fleet.v1.MaintenanceWindowService"
@@ -104,7 +107,7 @@ def list_windows(context: typer.Context, output: OutputOption = Format.TABLE) ->
             each.metadata.id,
             each.spec.host or names.get(each.spec.cluster_id) or each.spec.cluster_id,
             ", ".join(each.spec.nodes) or "all",
-            type(each.status).State.Name(each.status.state),
+            contract.enum_name(each.status, "state"),
             f"{_time(each.spec.start_at)} to {_time(each.spec.end_at)}",
             each.spec.reason,
         )
@@ -136,5 +139,5 @@ def _nodes(client: Client) -> "list[Node]":
     return list(client.list_all(f"{NODES}/List"))
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{contract.to_datetime(at):%Y-%m-%d %H:%M}"

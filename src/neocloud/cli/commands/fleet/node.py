@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet node`: health of nodes, and why one was drained."""
 
 import json
@@ -25,9 +26,12 @@ from neocloud.cli.resources.viewed import ListView, list_all
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.core import contract
+from neocloud.core.json_values import is_list
 from neocloud.fleet.nodes.events import threshold_in_words
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node, NodeCertificate
 
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
@@ -288,7 +292,7 @@ def _incident(incident: Any) -> Iterator[tuple[str, object]]:
         yield "  not charged", f"{duration(incident.credited_seconds)}, see: neo billing credits"
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -305,10 +309,10 @@ def _details(event: dict[str, Any]) -> str:
     return ", ".join(f"{name}={_detail(name, value)}" for name, value in known.items())
 
 
-def _detail(name: str, value: Any) -> object:
-    if name in MOMENTS:
+def _detail(name: str, value: object) -> object:
+    if name in MOMENTS and isinstance(value, int | float):
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
-    return len(value) if isinstance(value, list) else value
+    return len(value) if is_list(value) else value
 
 
 def _name_of_certified(item: "NodeCertificate") -> str:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet node inventory` and `update`: what nodes are made of, their labels and their place."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node, PartHistory, PartPlace
 
 PLACE_HELP = "Name in your plans; empty if unknown."
@@ -155,5 +158,5 @@ def _change(before: "tuple[PartHistory, PartPlace] | None", part: "PartHistory",
     return f"{before[0].serial} -> {part.serial}"
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{at.ToDatetime():%Y-%m-%d %H:%M:%S}"

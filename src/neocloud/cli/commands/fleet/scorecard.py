@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet scorecard`: criteria of ClusterMAX with verdicts, and what each comes from."""
 
 import re

@@ -1,10 +1,11 @@
+# pyright: strict
 """`neo fleet top`: all watched nodes, their states and work, and Slurm's queues, on one screen."""
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,8 +31,11 @@ from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
+from neocloud.core.json_values import as_object
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 NODES = "neocloud.fleet.v1.NodeService"
@@ -131,7 +135,7 @@ def _node(node: "Node") -> JsonObject:
     }
 
 
-def _age(at: Any) -> int:
+def _age(at: "Timestamp") -> int:
     return max(0, int(time.time() - at.ToNanoseconds() / 1e9))
 
 
@@ -159,7 +163,7 @@ def _cluster(
     cluster: str, name: str, nodes: Sequence[JsonObject], queues: Mapping[str, JsonObject] | None
 ) -> JsonObject:
     queue = (queues or {}).get(cluster)
-    states = queue["slurm_nodes"] if queue else {}
+    states: Mapping[str, int] = queue["slurm_nodes"] if queue else {}
     return {
         "id": cluster,
         "name": name,
@@ -201,7 +205,7 @@ def _views(document: JsonObject) -> list[View]:
                 each["busy"],
                 each["jobs_running"],
                 each["jobs_pending"],
-                ", ".join(f"{count} {state}" for state, count in (each["slurm_nodes"] or {}).items()),
+                ", ".join(f"{count} {state}" for state, count in as_object(each["slurm_nodes"]).items()),
             )
             for each in document["clusters"]
         ),

@@ -1,1 +1,2 @@
+# pyright: strict
 """`neo model`, `neo deploy` and `neo deployment`: serving models."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """Copy model weights into the state folder of a cloud on this machine."""
 
 import os

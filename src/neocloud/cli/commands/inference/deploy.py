@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo deploy`: serve a model and print how to call it."""
 
 import re

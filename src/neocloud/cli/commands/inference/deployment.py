@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo deployment`: list, show, logs, scale, wake, delete."""
 
 from shlex import quote

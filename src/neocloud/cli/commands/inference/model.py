@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo model`: add, list, show, push, delete."""
 
 import time

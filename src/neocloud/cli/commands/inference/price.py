@@ -1,3 +1,4 @@
+# pyright: strict
 """Token prices of deployments, and a warning where a budget cuts off those without a price."""
 
 import re

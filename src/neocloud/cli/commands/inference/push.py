@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo model push`: a model becomes an artifact in a registry of the cloud."""
 
 from contextlib import ExitStack

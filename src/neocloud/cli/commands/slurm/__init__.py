@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm`: clusters, their users, and the batch jobs in them."""
 
 from neocloud.cli.commands.slurm import cluster, job_diagnose, login_node, storage, user

@@ -1,8 +1,9 @@
+# pyright: strict
 """`neo slurm cluster backup` and `restore`: a cluster's files and accounting in one file, and back."""
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +53,7 @@ from neocloud.cli.storage.places import BucketPlace
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.backup.archive import BackupError, open_regular
 from neocloud.core import contract
+from neocloud.core.json_values import is_object
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterSpec
@@ -236,7 +238,7 @@ def _facts(contents: Contents) -> list[tuple[str, object]]:
 @contextmanager
 def _opened(
     context: typer.Context, file: str, folder: BucketPlace | None, project: str, *, env_key: bool
-) -> Iterator[tuple[Contents, str, "ClusterSpec"]]:
+) -> Generator[tuple[Contents, str, "ClusterSpec"]]:
     """Open a backup and check it whole: its members, the name of its cluster, and the spec."""
     with ExitStack() as stack:
         stack.enter_context(stopped_by_signals())
@@ -249,7 +251,7 @@ def _opened(
             with stage("Check the backup"):
                 contents = read_backup(opened)
         spec, name = contents.manifest.get("spec"), contents.manifest.get("name")
-        if not isinstance(spec, dict) or not isinstance(name, str):
+        if not is_object(spec) or not isinstance(name, str):
             raise damaged("it does not name its cluster")
         try:
             message = contract.from_dict(contract.message("neocloud.slurm.v1.ClusterSpec"), spec)
@@ -345,7 +347,7 @@ def _with_workers(cloud: ProjectClient, cluster_id: str, spec: "ClusterSpec") ->
 
 
 @contextmanager
-def _deleted_on_failure(cloud: ProjectClient, cluster_id: str, name: str) -> Iterator[None]:
+def _deleted_on_failure(cloud: ProjectClient, cluster_id: str, name: str) -> Generator[None]:
     """Delete the new cluster if the body fails: it holds nothing that the backup does not."""
     try:
         yield

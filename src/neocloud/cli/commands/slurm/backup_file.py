@@ -1,3 +1,4 @@
+# pyright: strict
 """The file of a cluster's backup: a plain tar of four members, always in this order.
 
 manifest.json         the cluster's name and spec, and what it ran
@@ -14,13 +15,14 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from neocloud.client.errors import ClientError
+from neocloud.core.json_values import is_object
 
 MANIFEST, ACCOUNTING, FILES, SUMS = "manifest.json", "accounting.zst", "shared-root.tar.zst", "SHA256SUMS"
 FORMAT = 1
@@ -64,7 +66,7 @@ class Writer:
 
 
 @contextmanager
-def new_file(target: Path, *, replace: bool) -> Iterator[BinaryIO]:
+def new_file(target: Path, *, replace: bool) -> Generator[BinaryIO]:
     """Open a file that gets its name when the body has succeeded; else nothing is left."""
     refuse_existing(target, replace=replace)
     try:
@@ -170,7 +172,7 @@ def manifest_of(text: bytes) -> Mapping[str, object]:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise damaged(f"{MANIFEST} is not JSON") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+    if not is_object(manifest) or not isinstance(manifest.get("format"), int):
         raise damaged(f"{MANIFEST} does not say its format")
     if manifest["format"] != FORMAT:
         raise ClientError(

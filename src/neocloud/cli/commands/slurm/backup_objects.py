@@ -1,3 +1,4 @@
+# pyright: strict
 """The backup of a cluster as objects of a folder in a bucket, with the rights of the signed-in account.
 
     manifest.json, accounting.zst, shared-root.tar.zst    as in the file of a backup
@@ -10,10 +11,9 @@ its sum is compared again.
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
 
 import typer
 
@@ -30,6 +30,7 @@ from neocloud.cli.commands.slurm.backup_file import (
 from neocloud.cli.storage.commands.session import s3_session
 from neocloud.cli.storage.places import SCHEME, BucketPlace, bucket_place_of
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 
 PIECE_BYTES = 8 * 1024**2
 TRIES = 4
@@ -51,7 +52,7 @@ def folder_in(text: str) -> BucketPlace | None:
 class ObjectWriter:
     """Writes the members one after another, as objects."""
 
-    def __init__(self, s3: Any, folder: BucketPlace) -> None:
+    def __init__(self, s3: S3, folder: BucketPlace) -> None:
         self._s3, self._folder = s3, folder
         self._sums = ""
 
@@ -60,7 +61,7 @@ class ObjectWriter:
         from neocloud.cli.storage.streams import upload_stream  # noqa: PLC0415  botocore takes a while to load
 
         stream = _ChunkStream(chunks)
-        size = upload_stream(self._s3, cast(BinaryIO, stream), self._folder.child(name), lambda _: None)
+        size = upload_stream(self._s3, stream, self._folder.child(name), lambda _: None)
         self._sums += f"{stream.sha256}  {name}\n"
         return size
 
@@ -72,7 +73,7 @@ class ObjectWriter:
 @contextmanager
 def new_objects(
     context: typer.Context, folder: BucketPlace, project: str, *, replace: bool, env_key: bool
-) -> Iterator[ObjectWriter]:
+) -> Generator[ObjectWriter]:
     """Yield what writes a backup into a folder, which has none unless that is to be replaced."""
     from neocloud.cli.storage.service import s3_errors  # noqa: PLC0415
 
@@ -119,7 +120,7 @@ class _ChunkStream(io.RawIOBase):
 class ObjectPart:
     """A member that was checked."""
 
-    s3: Any
+    s3: S3
     place: BucketPlace
     size: int
     etag: str
@@ -168,13 +169,13 @@ class ObjectPart:
 @contextmanager
 def opened_objects(
     context: typer.Context, folder: BucketPlace, project: str, *, env_key: bool
-) -> Iterator[Contents]:
+) -> Generator[Contents]:
     """Yield the members of a backup, checked whole. Raises ClientError."""
     with s3_session(context, project, env_key=env_key) as s3:
         yield read_objects(s3, folder)
 
 
-def read_objects(s3: Any, folder: BucketPlace) -> Contents:
+def read_objects(s3: S3, folder: BucketPlace) -> Contents:
     """Check a backup against its sums, and return its members. Raises ClientError."""
     sums, parts = _text(_found(s3, folder.child(SUMS))), dict[str, ObjectPart]()
     expected = ""
@@ -191,7 +192,7 @@ def read_objects(s3: Any, folder: BucketPlace) -> Contents:
     return Contents(manifest_of(_text(parts[MANIFEST])), parts[ACCOUNTING], parts[FILES])
 
 
-def _found(s3: Any, place: BucketPlace) -> ObjectPart:
+def _found(s3: S3, place: BucketPlace) -> ObjectPart:
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     from botocore.exceptions import ClientError as S3Error  # noqa: PLC0415
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
 from collections.abc import Callable, Sequence

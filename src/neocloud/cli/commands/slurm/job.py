@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm job`: batch jobs without ssh, read from Slurm itself."""
 
 import sys
@@ -102,8 +103,9 @@ def submit(
             f"Cluster {cluster} is emulated: no Slurm runs, so it takes no jobs",
             "For real clusters start a cloud with `neo up`",
         )
+    cluster_id: str = cloud.find(CLUSTERS, cluster).metadata.id
     request = {
-        "cluster_id": cloud.find(CLUSTERS, cluster).metadata.id,
+        "cluster_id": cluster_id,
         "script": _read_script(script),
         "name": name,
         "file_name": "" if str(script) == "-" else script.stem,
@@ -115,7 +117,7 @@ def submit(
     job_id = cloud.client.call(f"{JOBS}/Submit", request).job_id
     if output is Format.TABLE:
         (say if follow else echo)(f"Submitted job {job_id}")
-    job = _ended(cloud, request["cluster_id"], cluster, job_id, follow=follow) if wait or follow else None
+    job = _ended(cloud, cluster_id, cluster, job_id, follow=follow) if wait or follow else None
     if output is not Format.TABLE:
         show(output, {"job_id": job_id} if job is None else contract.to_document(job), fields_table(()))
     if job is not None and job.state != "COMPLETED":

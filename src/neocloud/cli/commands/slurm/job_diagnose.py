@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm job diagnose`: which ranks of a running job are slow, or keep the others waiting.
 
 It adds itself to the commands of `job`, whose `app` is the whole group then.

@@ -1,9 +1,10 @@
+# pyright: strict
 """Find the job that a command names: a number, a task of an array as Slurm writes it (2_0), or the newest
 one.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -118,7 +119,7 @@ def _has_task(tasks: str, number: int) -> bool:
 
 
 @contextmanager
-def known_job(cluster: str, job: int | str) -> Iterator[None]:
+def known_job(cluster: str, job: int | str) -> Generator[None]:
     """Say of a job that the cluster does not know where its jobs are listed."""
     try:
         yield

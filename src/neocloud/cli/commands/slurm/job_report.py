@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm job report`: what a job got, what it used of that, and what its interruptions cost.
 
 It adds itself to the commands of `job`, whose `app` is the whole group then.
@@ -27,6 +28,8 @@ from neocloud.cli.resources.lookup import CLUSTERS, ClusterArgument, ProjectOpti
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.slurm.v1 import JobNodeEvent, JobReport, JobRun
 
 __all__ = ["app", "report"]
@@ -154,7 +157,7 @@ def _length(run: "JobRun") -> str:
     return duration(_between(run.started_at, run.finished_at))
 
 
-def _between(start: Any, end: Any) -> float:
+def _between(start: "Timestamp", end: "Timestamp") -> float:
     """Return the seconds between two timestamps, 0 where the clock went back."""
     span = contract.to_datetime(end) - contract.to_datetime(start)
     return max(timedelta(), span).total_seconds()

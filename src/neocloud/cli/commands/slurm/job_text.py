@@ -1,3 +1,4 @@
+# pyright: strict
 """Texts of `neo slurm job`: times, ends of jobs, and why they wait."""
 
 import time

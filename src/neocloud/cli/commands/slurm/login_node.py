@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm login`: the login nodes of a cluster. One that is drained gets no new sessions."""
 
 from shlex import quote

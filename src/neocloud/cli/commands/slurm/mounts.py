@@ -1,3 +1,4 @@
+# pyright: strict
 """Mounts of `neo slurm cluster create` beside the shared root: filesystems, and folders of each worker."""
 
 from typing import Annotated

@@ -1,12 +1,14 @@
+# pyright: strict
 """The shared root of a cluster as a stream, over ssh to a login node: out of it, and into it.
 
 The program there runs in a session of root of the cluster, with the rights of one, so neither a hostile tree
 nor a hostile archive reaches more than who signs in does.
 """
 
+import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import IO
@@ -55,7 +57,7 @@ def replace_files(ssh: Sequence[str], chunks: Iterable[bytes]) -> None:
 @contextmanager
 def _session(
     ssh: Sequence[str], verb: str, *, stdin: int = subprocess.DEVNULL, stdout: int | None = subprocess.DEVNULL
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Generator[subprocess.Popen[bytes]]:
     command = [*ssh, f"{PROGRAM} {verb}"]
     process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
     assert process.stderr is not None
@@ -104,7 +106,7 @@ class _Tail(Thread):
         self.start()
 
     def run(self) -> None:
-        while data := self._pipe.read1(KEPT_BYTES):  # type: ignore[attr-defined]
+        while data := os.read(self._pipe.fileno(), KEPT_BYTES):
             self._kept = (self._kept + data)[-KEPT_BYTES:]
 
     @property

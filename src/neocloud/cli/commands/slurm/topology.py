@@ -1,3 +1,4 @@
+# pyright: strict
 """Options of `neo slurm cluster create` for the places of nodes: below switches, or in blocks."""
 
 import re

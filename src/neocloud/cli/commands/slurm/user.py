@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo slurm user`: the Linux users of a cluster, and the keys they sign in with."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# pyright: strict
 """Show the steps of a change of a Slurm cluster until it has ended."""
 
 from shlex import quote

@@ -1,1 +1,2 @@
+# pyright: strict
 """`neo tune` and `neo tuning job`: fine-tuning."""

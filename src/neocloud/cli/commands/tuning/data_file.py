@@ -1,3 +1,4 @@
+# pyright: strict
 """Upload of the user's conversations to the gateway: read and checked here first, with the reader that the
 jobs use, and converted to JSONL where needed."""
 
@@ -5,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from neocloud.core.training_data import as_sentence, recipes_folder
 
 
 @contextmanager
-def as_jsonl(data: Path) -> Iterator[Path]:
+def as_jsonl(data: Path) -> Generator[Path]:
     """Yield the data as a JSONL file, and tell how they are read. JSONL is used unchanged, so that line
     numbers in errors match. Raises ClientError that names row and column of what cannot be learnt."""
     check_data(data)

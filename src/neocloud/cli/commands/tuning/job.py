@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo tuning job get`, `events`, `logs`: progress of a fine-tuning job."""
 
 import json
@@ -125,7 +126,7 @@ def evaluation_view(job: "FineTuningJob") -> View:
 
 def _rows(job: "FineTuningJob") -> list[tuple[str, object]]:
     status = job.status
-    rows = [
+    rows: list[tuple[str, object]] = [
         ("Id", job.metadata.id),
         ("State", state_of(job)),
         ("Step", f"{status.step} of {status.total_steps}" if status.total_steps else ""),

@@ -1,3 +1,4 @@
+# pyright: strict
 """Serve a fine-tuned model next to its base, for `neo tune --serve`."""
 
 import time

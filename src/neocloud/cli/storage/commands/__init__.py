@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo storage`: buckets, and the objects in them."""
 
 from neocloud.cli.lazy import command_group

@@ -1,3 +1,4 @@
+# pyright: strict
 """Describe the content of a bucket in words, for the question before it is deleted."""
 
 from typing import TYPE_CHECKING

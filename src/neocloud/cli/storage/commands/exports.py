@@ -1,9 +1,10 @@
+# pyright: strict
 """Targets of an export: standard output, or an object of a bucket that the signed-in account writes."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Annotated, BinaryIO, cast
+from typing import IO, Annotated
 
 import typer
 
@@ -26,7 +27,7 @@ ToBucketOption = Annotated[
 @contextmanager
 def exported(
     context: typer.Context, to: str, name: str, project: str = ""
-) -> Iterator[Callable[[str], None]]:
+) -> Generator[Callable[[str], None]]:
     """Yield what writes text. An object appears when the body has ended, whole or not at all; in a folder it
     is called `name`. Raises ClientError."""
     if not to:
@@ -36,16 +37,16 @@ def exported(
     if place.is_folder:
         place = BucketPlace(place.bucket, place.prefix + name)
     with stopped_by_signals(), tempfile.TemporaryFile(prefix="neo-export-") as file:
-        yield lambda text: _append(cast(BinaryIO, file), text)
+        yield lambda text: _append(file, text)
         file.seek(0)
-        _upload(context, cast(BinaryIO, file), place, project)
+        _upload(context, file, place, project)
 
 
-def _append(file: BinaryIO, text: str) -> None:
+def _append(file: IO[bytes], text: str) -> None:
     file.write(text.encode())
 
 
-def _upload(context: typer.Context, file: BinaryIO, place: BucketPlace, project: str) -> None:
+def _upload(context: typer.Context, file: IO[bytes], place: BucketPlace, project: str) -> None:
     from neocloud.cli.storage.streams import upload_stream  # noqa: PLC0415  botocore takes a while to load
 
     with s3_session(context, project) as s3:

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo storage mount`, `unmount` and `mounts`."""
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
+# pyright: strict
 """`neo storage ls`, `rm` and `presign`: what does not move bytes through this machine."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,7 @@ from neocloud.cli.storage.commands.session import EnvKeyOption, duration_of, s3_
 from neocloud.cli.storage.places import BucketPlace, bucket_place_of
 from neocloud.cli.terminal import echo, exit_code, one_line
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 
 if TYPE_CHECKING:
     from neocloud.cli.storage.listing import Item
@@ -46,7 +48,7 @@ def ls(
             _show_objects(s3, place, output, recursive=recursive)
 
 
-def _show_buckets(s3: Any, output: Format) -> None:
+def _show_buckets(s3: S3, output: Format) -> None:
     from neocloud.cli.storage.service import s3_errors  # noqa: PLC0415
 
     with s3_errors("the buckets"):
@@ -57,7 +59,7 @@ def _show_buckets(s3: Any, output: Format) -> None:
     show(output, items, table(["BUCKET", "CREATED"], rows), empty=empty)
 
 
-def _show_objects(s3: Any, place: BucketPlace, output: Format, *, recursive: bool) -> None:
+def _show_objects(s3: S3, place: BucketPlace, output: Format, *, recursive: bool) -> None:
     from neocloud.cli.storage import listing  # noqa: PLC0415
 
     if recursive:
@@ -108,7 +110,7 @@ def rm(
         _delete(s3, place.bucket, names)
 
 
-def _names_to_delete(s3: Any, place: BucketPlace, *, recursive: bool) -> list[str]:
+def _names_to_delete(s3: S3, place: BucketPlace, *, recursive: bool) -> list[str]:
     from neocloud.cli.storage import listing  # noqa: PLC0415
     from neocloud.cli.storage.checksums import facts_of  # noqa: PLC0415
 
@@ -129,7 +131,7 @@ def _names_to_delete(s3: Any, place: BucketPlace, *, recursive: bool) -> list[st
     return [place.key]
 
 
-def _delete(s3: Any, bucket: str, names: list[str]) -> None:
+def _delete(s3: S3, bucket: str, names: list[str]) -> None:
     from neocloud.cli.storage.copier import RemoteRoot  # noqa: PLC0415
     from neocloud.cli.storage.deletion import delete_all  # noqa: PLC0415
     from neocloud.cli.storage.runner import Outcome  # noqa: PLC0415
@@ -175,7 +177,7 @@ def presign(
         echo(s3.generate_presigned_url(method, where, ExpiresIn=int(lifetime.total_seconds())))
 
 
-def _require_object(s3: Any, place: BucketPlace) -> None:
+def _require_object(s3: S3, place: BucketPlace) -> None:
     from neocloud.cli.storage.checksums import facts_of  # noqa: PLC0415
 
     if facts_of(s3, place) is None:

@@ -1,10 +1,11 @@
+# pyright: strict
 """The options that all commands about objects share, and the S3 client that they mean."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,6 +13,7 @@ from neocloud.cli.resources.lookup import project_id_of
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 
 EnvKeyOption = Annotated[
     bool,
@@ -27,7 +29,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 @contextmanager
 def s3_session(
     context: typer.Context, project: str = "", *, env_key: bool = False, lifetime: timedelta | None = None
-) -> Iterator[Any]:
+) -> Generator[S3]:
     """Yield an S3 client of the profile's cloud, which signs as the account or by the environment."""
     from neocloud.cli.storage import service  # noqa: PLC0415  botocore takes a while to load
 

@@ -1,7 +1,7 @@
+# pyright: strict
 """`neo storage cp` from standard input or to standard output."""
 
 import sys
-from typing import Any
 
 import typer
 
@@ -10,12 +10,13 @@ from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.storage.places import STREAM, BucketPlace, bucket_place_of
 from neocloud.cli.terminal import report
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 
 INTERRUPTED = 130
 KIB = 1024
 
 
-def copy_stream(s3: Any, source: str, target: str, output: Format) -> None:
+def copy_stream(s3: S3, source: str, target: str, output: Format) -> None:
     """Copy standard input to an object, or an object to standard output. Raises ClientError."""
     if source == target:
         raise ClientError("INVALID_ARGUMENT", "Neither place is an object", "Write one as s3://BUCKET/KEY")
@@ -40,7 +41,7 @@ def _object(text: str) -> BucketPlace:
     return place
 
 
-def _upload(s3: Any, to: BucketPlace, output: Format) -> None:
+def _upload(s3: S3, to: BucketPlace, output: Format) -> None:
     from neocloud.cli.storage.runner import Meter  # noqa: PLC0415  botocore takes a while to load
     from neocloud.cli.storage.streams import upload_stream  # noqa: PLC0415
 
@@ -62,7 +63,7 @@ def _upload(s3: Any, to: BucketPlace, output: Format) -> None:
         say(f"Copied {size_text(size) if size >= KIB else f'{size} bytes'} to {to}.")
 
 
-def _download(s3: Any, source: BucketPlace, output: Format) -> None:
+def _download(s3: S3, source: BucketPlace, output: Format) -> None:
     from neocloud.cli.storage.streams import download_stream  # noqa: PLC0415
 
     if sys.stdout.isatty():

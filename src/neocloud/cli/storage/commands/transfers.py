@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo storage cp`, `mv` and `sync`: copy between this machine and buckets, or between buckets."""
 
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from neocloud.cli.storage.commands.streams import STREAM, copy_stream
 from neocloud.cli.storage.places import Place, place_of
 from neocloud.cli.terminal import echo, exit_code, one_line, report
 from neocloud.client.errors import ClientError
+from neocloud.client.s3_calls import S3
 
 if TYPE_CHECKING:
     from neocloud.cli.storage.plan import Plan
@@ -123,7 +125,7 @@ def sync(
 
 
 def _run(
-    s3: Any,
+    s3: S3,
     source: Place,
     target: Place,
     output: Format,
@@ -161,7 +163,7 @@ def _refuse_to_empty(found: "Plan", source: Place, *, delete: bool) -> None:
         )
 
 
-def _carry_out(s3: Any, found: "Plan", *, is_dry: bool, is_move: bool, delete: bool) -> "Outcome":
+def _carry_out(s3: S3, found: "Plan", *, is_dry: bool, is_move: bool, delete: bool) -> "Outcome":
     from neocloud.cli.storage.copier import Copier  # noqa: PLC0415
     from neocloud.cli.storage.deletion import delete_all  # noqa: PLC0415
     from neocloud.cli.storage.runner import Meter, Outcome, copy_all  # noqa: PLC0415

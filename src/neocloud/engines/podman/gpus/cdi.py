@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
+from neocloud.core.json_values import as_object
 from neocloud.engines.base import Accelerator, EngineError
 from neocloud.engines.manifest import GPU
 
@@ -72,5 +73,5 @@ def _read(file: Path) -> Json:
     except (OSError, yaml.YAMLError) as error:
         reason = str(error).partition("\n")[0]
         raise EngineError(f"{file} cannot be read ({reason}). Run `{GENERATE}`.") from error
-    found: Json = cast(Json, spec) if isinstance(spec, dict) else {}
+    found = as_object(spec)
     return found if found.get("kind") == GPU else {}

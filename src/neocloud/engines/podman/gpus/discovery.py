@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from neocloud.engines.base import Accelerator, EngineError
 from neocloud.engines.podman.gpus import nvml_report
@@ -128,7 +127,7 @@ class GpuDiscovery:
         command = [sys.executable, "-I", str(Path(nvml_report.__file__))]
         ended = self._runner.run(command, seconds=self._answer_seconds, environment=self._environment)
         try:
-            answer = cast(nvml_report.Report, json.loads(ended.stdout))
+            answer: nvml_report.Report = json.loads(ended.stdout)
             problems = [str(each) for each in answer["problems"]]
             return [_gpu(each) for each in answer["gpus"][:_MOST_GPUS]], problems
         except (ValueError, KeyError, TypeError) as error:

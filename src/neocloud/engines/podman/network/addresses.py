@@ -11,10 +11,10 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.layout import Layout
@@ -83,7 +83,7 @@ class NamespaceNetwork:
         }
 
     @classmethod
-    def from_record(cls, record: NetworkRecord) -> "NamespaceNetwork":
+    def from_record(cls, record: Mapping[str, Any]) -> "NamespaceNetwork":
         return cls(
             IPv4Network(record["subnet"]),
             record["interface"],

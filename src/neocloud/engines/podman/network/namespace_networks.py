@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import cast
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import NetworkPolicy
@@ -22,7 +21,6 @@ from neocloud.engines.podman.layout import Layout, Objects, logged, read_record,
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.network.addresses import (
     NamespaceNetwork,
-    NetworkRecord,
     add_public_addresses,
     candidate_subnets,
     end_connections,
@@ -78,7 +76,7 @@ class NamespaceNetworks:
     def find(self, namespace: str) -> NamespaceNetwork | None:
         """Return the recorded network of a namespace."""
         record = read_record(self._record_path(namespace))
-        return NamespaceNetwork.from_record(cast(NetworkRecord, record)) if record else None
+        return NamespaceNetwork.from_record(record) if record else None
 
     async def ensure(self, namespace: str) -> None:
         """Create what is missing of network, record and rules; a reboot removes the rules."""
@@ -173,7 +171,7 @@ class NamespaceNetworks:
             for path in Layout.of(home).namespaces.glob("*/network.json"):
                 record = read_record(path)
                 if record:
-                    yield NamespaceNetwork.from_record(cast(NetworkRecord, record)).subnet
+                    yield NamespaceNetwork.from_record(record).subnet
 
     async def _create_in_podman(self, namespace: str, network: NamespaceNetwork) -> bool:
         body = {

@@ -14,7 +14,7 @@ import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.engines.base import EngineError
@@ -67,9 +67,7 @@ class ConfigMounts:
         for name in names:
             record = read_record(folder / "views" / name) if name.endswith(".json") else None
             if record:
-                self._fill_view(
-                    folder / "views" / name.removesuffix(".json"), cast(ViewRecord, record), contents
-                )
+                self._fill_view(folder / "views" / name.removesuffix(".json"), record, contents)
 
     def get(self, namespace: str, name: str) -> dict[str, bytes]:
         """Return the content of an object. Raises EngineError if there is none."""
@@ -107,7 +105,7 @@ class ConfigMounts:
         with self._writing:
             shutil.rmtree(folder / name if name else folder, ignore_errors=True)
 
-    def _fill_view(self, view: Path, record: ViewRecord, contents: Mapping[str, bytes]) -> None:
+    def _fill_view(self, view: Path, record: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
         items = record["items"]
         if items is None:
             _fill(view, contents, record["mode"])

@@ -31,7 +31,7 @@ def gpu_use(tree: Tree, expected: Expected) -> ProbeResult:
         count = min(MOST_GPUS, nvml.nvmlDeviceGetCount())
     except nvml.NVMLError:
         return found
-    handles = dict[int, Any]()
+    handles = dict[int, object]()
     for index in range(count):
         try:
             handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -45,7 +45,7 @@ def gpu_use(tree: Tree, expected: Expected) -> ProbeResult:
     return found
 
 
-def _values(nvml: Any, handle: Any) -> dict[str, float]:
+def _values(nvml: Any, handle: object) -> dict[str, float]:
     """Return what this GPU tells; a call that it refuses leaves a value out."""
 
     def use() -> Mapping[str, float]:
@@ -69,7 +69,7 @@ def _values(nvml: Any, handle: Any) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if 0 <= value <= MEASURES[name].most}
 
 
-def _tensor_active(nvml: Any, handles: Mapping[int, Any]) -> dict[int, dict[str, float]]:
+def _tensor_active(nvml: Any, handles: Mapping[int, object]) -> dict[int, dict[str, float]]:
     """Return the activity of each GPU that has GPM and lets this process read it."""
     before = {index: _sample(nvml, handle) for index, handle in handles.items()}
     if not any(before.values()):
@@ -84,7 +84,7 @@ def _tensor_active(nvml: Any, handles: Mapping[int, Any]) -> dict[int, dict[str,
     return found
 
 
-def _sample(nvml: Any, handle: Any) -> Any:
+def _sample(nvml: Any, handle: object) -> object:
     """Return a sample, which the end of this process frees; None without GPM."""
     try:
         if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
@@ -94,7 +94,7 @@ def _sample(nvml: Any, handle: Any) -> Any:
         return None
 
 
-def _percent(nvml: Any, first: Any, last: Any) -> float | None:
+def _percent(nvml: Any, first: object, last: object) -> float | None:
     asked = nvml.c_nvmlGpmMetricsGet_t()
     asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
     asked.sample1, asked.sample2 = first, last

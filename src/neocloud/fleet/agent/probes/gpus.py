@@ -6,7 +6,7 @@ half of the agent's processor time.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
@@ -61,7 +61,7 @@ def parts(tree: Tree) -> ProbeResult:
     return answer
 
 
-def _part(nvml: Any, handle: Any) -> HostPart:
+def _part(nvml: Any, handle: object) -> HostPart:
     def ask(what: str) -> str:
         try:
             return _text(getattr(nvml, f"nvmlDeviceGet{what}")(handle))
@@ -113,7 +113,7 @@ def load(found: ProbeResult, on_bus: list[str], expected: Expected) -> Any:
     if _bindings is None:
         _without(found, on_bus, expected, "the Python package nvidia-ml-py is not there")
         return None
-    nvml = cast(Any, _bindings)  # it has no types
+    nvml: Any = _bindings  # it has no types
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -130,7 +130,7 @@ def simulated_by(nvml: Any) -> str:
     return "a stand-in for NVML answers for the GPUs" if hasattr(nvml.nvmlLib, SIMULATED) else ""
 
 
-def name_of(nvml: Any, handle: Any) -> str:
+def name_of(nvml: Any, handle: object) -> str:
     """Return the model; "" where the GPU does not tell it."""
     try:
         return _text(nvml.nvmlDeviceGetName(handle))
@@ -179,7 +179,7 @@ class _Gpu:
     kept.
     """
 
-    def __init__(self, nvml: Any, handle: Any, name: str, model: str, found: ProbeResult) -> None:
+    def __init__(self, nvml: Any, handle: object, name: str, model: str, found: ProbeResult) -> None:
         self._nvml, self._handle, self._name, self._model, self._found = nvml, handle, name, model, found
 
     def read_all(self, expected: Expected) -> None:
@@ -198,10 +198,10 @@ class _Gpu:
         self._read("gpu_pcie_speed", self._pcie_speed)
         self._read("gpu_stalled_s", self._stalled)
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
+    def _ask(self, what: str, *arguments: object) -> Any:
         return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *arguments)
 
-    def _read(self, check: str, ask: Callable[[], tuple[Any, str]]) -> None:
+    def _read(self, check: str, ask: Callable[[], tuple[float | None, str]]) -> None:
         nvml = self._nvml
         try:
             value, note = ask()
@@ -215,7 +215,7 @@ class _Gpu:
         if value is not None:
             self._found.read(check, self._name, float(value), note, self._model)
 
-    def _margin(self) -> tuple[Any, str]:
+    def _margin(self) -> tuple[float | None, str]:
         nvml = self._nvml
         now = self._ask("Temperature", nvml.NVML_TEMPERATURE_GPU)
         try:
@@ -226,23 +226,23 @@ class _Gpu:
         limit = self._ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
         return limit - now, f"{now} °C, slows down at {limit} °C"
 
-    def _slowdown(self) -> tuple[Any, str]:
+    def _slowdown(self) -> tuple[float | None, str]:
         reasons = self._ask("CurrentClocksEventReasons")
         clock = self._ask("ClockInfo", self._nvml.NVML_CLOCK_SM)
         return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}, {clock} MHz"
 
-    def _stalled(self) -> tuple[Any, str]:
+    def _stalled(self) -> tuple[float | None, str]:
         """A kernel that waits for others counts as use of the GPU, and moves no data."""
         use = self._ask("UtilizationRates")
         share = self._ask("PowerUsage") / max(1, self._ask("EnforcedPowerLimit"))
         is_stalled = use.gpu >= BUSY_PERCENT and not use.memory and share < STALLED_WATT_SHARE
         return int(is_stalled), f"in use {use.gpu} %, memory {use.memory} %, {100 * share:.0f} % of its power"
 
-    def _retired(self) -> tuple[Any, str]:
+    def _retired(self) -> tuple[float | None, str]:
         causes = (0, 1)  # several single-bit errors, or one double-bit error
         return sum(len(self._ask("RetiredPages", cause)) for cause in causes), ""
 
-    def _nvlinks(self, expected: Expected) -> tuple[Any, str]:
+    def _nvlinks(self, expected: Expected) -> tuple[float | None, str]:
         nvml, states = self._nvml, list[bool]()
         for link in range(MOST_NVLINKS):
             try:
@@ -258,7 +258,7 @@ class _Gpu:
         wanted = expected.nvlinks if expected.nvlinks is not None else len(states)
         return max(0, wanted - sum(states)), f"{sum(states)} of {wanted} up"
 
-    def _pcie_speed(self) -> tuple[Any, str]:
+    def _pcie_speed(self) -> tuple[float | None, str]:
         """A GPU that does nothing may save power by a slower link, so only a busy one is judged."""
         now, most = self._ask("CurrPcieLinkGeneration"), self._ask("MaxPcieLinkGeneration")
         is_busy = self._ask("PerformanceState") == 0

@@ -15,10 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
 
 import orjson
 
+from neocloud.core.json_values import is_object
 from neocloud.object_gateway.work.scan import versions
 
 MAX_FILE_BYTES = 512 * 1024**2
@@ -111,10 +111,10 @@ def _rows(content: bytes) -> Iterator[tuple[str, str, str, str, str, str]]:
                 yield source, release, issue, str(texts[0]), str(texts[1]), str(texts[2])
 
 
-def _entries(value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict):
+def _entries(value: object) -> Iterator[tuple[str, object]]:
+    if not is_object(value):
         raise NotAdvisories("it has another structure than the tracker's file")
-    yield from cast("dict[str, Any]", value).items()
+    yield from value.items()
 
 
 def stamp(index: Path) -> tuple[int, int] | None:

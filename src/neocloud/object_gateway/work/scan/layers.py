@@ -8,6 +8,7 @@ Arrow, which reads zstd, and `inventory`.
 """
 
 import gzip
+import io
 import json
 import os
 import re
@@ -17,8 +18,9 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any
 
+from neocloud.core.byte_streams import Readable
 from neocloud.object_gateway.work.scan.inventory import LENGTH_BYTES, Inventory
 
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve more addresses than LIMITS has
@@ -51,6 +53,7 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED = b"\x2a\x4d\x18"
 """The rest of the magic number of a frame without data, after a byte from 0x50 to 0x5f."""
+_arrow: Any = pyarrow  # it has no types
 _GZIP = b"\x1f\x8b"
 _SOURCE = re.compile(r"([a-z0-9][a-z0-9+.-]{0,127})(?: \(([0-9A-Za-z.+:~-]{1,128})\))?")
 _NAME, _VERSION = re.compile(r"[a-z0-9][a-z0-9+.-]{0,127}"), re.compile(r"[0-9A-Za-z.+:~-]{1,128}")
@@ -77,12 +80,11 @@ class _Layer:
         return found
 
 
-class _Start:
+class _Start(io.RawIOBase):
     """A layer whose first bytes were looked at."""
 
-    closed = False
-
     def __init__(self, first: bytes, rest: _Layer) -> None:
+        super().__init__()
         self._first = first
         self._rest = rest
 
@@ -94,28 +96,28 @@ class _Start:
         return taken
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-def _decompressed(first: bytes, source: _Start) -> _Readable:
+def _decompressed(first: bytes, source: _Start) -> Readable:
     """`first` is how the layer begins. A window of zstd has at most 128 MiB, as its library has it."""
     if first.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=cast("IO[bytes]", source))
+        return gzip.GzipFile(fileobj=source)
     if first == _ZSTD or first[1:] == _ZSTD_SKIPPED:
-        arrow = cast("Any", pyarrow)
-        return arrow.CompressedInputStream(arrow.PythonFile(source, mode="r"), "zstd")
+        return _arrow.CompressedInputStream(_arrow.PythonFile(source, mode="r"), "zstd")
     return source
 
 
-class _Bounded:
+class _Archive(tarfile.TarFile):
+    members: list[tarfile.TarInfo]
+
+
+class _Bounded(io.RawIOBase):
     """A reader of decompressed bytes, up to the limit for one image."""
 
-    def __init__(self, source: _Readable, image: "_Image") -> None:
+    def __init__(self, source: Readable, image: "_Image") -> None:
+        super().__init__()
         self._source = source
         self._image = image
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         found = self._source.read(size)
         self._image.unpacked += len(found)
         if self._image.unpacked > MAX_UNPACKED_BYTES:
@@ -133,13 +135,13 @@ class _Image:
     def apply(self, layer: _Layer) -> None:
         """Raises Unreadable."""
         first = layer.read(min(4, layer.left))
-        unpacked = cast("IO[bytes]", _Bounded(_decompressed(first, _Start(first, layer)), self))
+        unpacked = _Bounded(_decompressed(first, _Start(first, layer)), self)
         added: dict[str, bytes] = {}
         removed: set[str] = set()
         try:
-            with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+            with _Archive.open(fileobj=unpacked, mode="r|") as archive:
                 while (member := archive.next()) is not None:
-                    cast("Any", archive).members = []  # it would keep all of them
+                    archive.members = []  # it would keep all of them
                     self._look(archive, member, added, removed)
         except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
             if not isinstance(error, tarfile.ReadError) or first:

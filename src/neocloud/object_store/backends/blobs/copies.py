@@ -8,7 +8,7 @@ source does not have, and for the ETag of a part.
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.backends.blobs.access import BlobAccess
@@ -51,8 +51,8 @@ class _SourceChanged(NoSuchKey):
 
 
 def _of_what_is_there(
-    copy: Callable[_Arguments, Coroutine[Any, Any, _Result]],
-) -> Callable[_Arguments, Coroutine[Any, Any, _Result]]:
+    copy: Callable[_Arguments, Coroutine[object, None, _Result]],
+) -> Callable[_Arguments, Coroutine[object, None, _Result]]:
     """Copy again where the source was replaced meanwhile: a key that always had an object is never absent.
     Where it was deleted, looking for it again raises."""
 

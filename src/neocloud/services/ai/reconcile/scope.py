@@ -1,12 +1,13 @@
+# pyright: strict
 """The scope of one run over an endpoint or a job: its runtime state, addresses and filesystems, and the
 status fields that both kinds have.
 
 A security group opens the declared ports to everything that reaches the subnet, and nothing else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Context, Failed, RetryLater
@@ -133,7 +134,7 @@ def set_addresses(status: WorkloadStatus, scope: WorkloadScope, state: str) -> N
         del status.instances[:]
         status.instances.add(private_ip=private, public_ip=public)
     instance: Any  # of two classes, with states of the same names
-    for instance in cast(Iterable[Any], status.instances):
+    for instance in status.instances:
         instance.state = instance.State.Value(state)
 
 

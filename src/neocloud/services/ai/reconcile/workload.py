@@ -1,3 +1,4 @@
+# pyright: strict
 """The steps that endpoints and jobs share, and endpoints, which need no others: start the pod, wait for
 it, remove it, store the runtime state.
 

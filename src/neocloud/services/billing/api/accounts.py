@@ -1,3 +1,4 @@
+# pyright: strict
 """The report of a bill by account: who created what is charged, or called it."""
 
 import asyncio
@@ -7,7 +8,13 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Page, Transaction
 from neocloud.core.usage import CallerSource, CreditSource, UsageRecord
 from neocloud.services.billing.api.usage import Window, projects_of, usage_and_credits
-from neocloud.services.billing.rules.accounts import AccountLine, by_account, callers_by_line, creators
+from neocloud.services.billing.rules.accounts import (
+    AccountLine,
+    LineKey,
+    by_account,
+    callers_by_line,
+    creators,
+)
 from neocloud.services.billing.rules.cost import Line, rate
 from neocloud.services.billing.rules.price_list import Unit, price_list
 
@@ -36,7 +43,7 @@ async def rated_by_account(
         lambda tx: stored_creators(tx, {line.resource_id for line in lines}, owners)
     )
     source = provided.find(CallerSource)
-    callers = {}
+    callers: Mapping[LineKey, Mapping[str, int]] = {}
     if source is not None:
         projects = await store.read(lambda tx: projects_of(tx, parent_id))
         used = await asyncio.to_thread(lambda: list(source.by_caller(projects, window.start, window.end)))

@@ -1,3 +1,4 @@
+# pyright: strict
 """CreditService: what a tenant is not charged for, with the evidence of each.
 
 A credit is a part of what the meters report, so it is computed on each call like the bill itself: nothing

@@ -1,3 +1,4 @@
+# pyright: strict
 """Costs before anything is created: of resources (CalculatorService, in both its versions) and of tokens
 (TokenPriceService).
 

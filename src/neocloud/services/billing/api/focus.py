@@ -1,3 +1,4 @@
+# pyright: strict
 """Bills in the form of FOCUS, a UTC day at a time: neither a message nor the memory grows with the window.
 
 The lines are those of the report of the same window, so the costs add up to its total.
@@ -98,7 +99,8 @@ def _account(
 def _labels(tx: Transaction, resource_id: str, until: datetime) -> Mapping[str, str]:
     """Return the labels that a resource had last before this time."""
     entries = tx.history(resource_id=resource_id, until=until)
-    return next((entry.labels for entry in reversed(entries) if not entry.is_deleted), {})
+    nothing: Mapping[str, str] = {}
+    return next((entry.labels for entry in reversed(entries) if not entry.is_deleted), nothing)
 
 
 def _container(tx: Transaction, container_id: str) -> Resource:

@@ -1,3 +1,4 @@
+# pyright: strict
 """UsageService/GetReport: the bill of a project or tenant, its subtotals, and whose cost it is."""
 
 from collections.abc import Sequence

@@ -1,1 +1,2 @@
+# pyright: strict
 """Prices, estimates, rating and pricing policies. Pure."""

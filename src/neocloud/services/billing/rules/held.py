@@ -1,3 +1,4 @@
+# pyright: strict
 """Compute the units that the resource of a request to create or update would hold, by SKU, as the meters will
 find it. Pure.
 """
@@ -59,8 +60,9 @@ def units(request: Message) -> Units:
             return {} if spec.slurm_cluster_id else _shape(spec.platform, spec.preset, "spec")
         case CreateDeploymentRequest():
             return _deployment(request.spec)
-    name = request.DESCRIPTOR.full_name
-    raise NoEstimate(Violation("spec", f"is a {name}, which has no price by the hour"))
+        case _:
+            name = request.DESCRIPTOR.full_name
+            raise NoEstimate(Violation("spec", f"is a {name}, which has no price by the hour"))
 
 
 def _shape(platform: str, name: str, path: str, *, is_preemptible: bool = False, count: int = 1) -> Units:

@@ -1,3 +1,4 @@
+# pyright: strict
 """The price list: the price of a unit of each SKU by day. The file is read and checked as a whole.
 
 Money is Decimal from the file on; a price that is written as a float is refused.
@@ -11,10 +12,11 @@ from enum import Enum
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from neocloud.core.json_values import as_list, is_list, is_mapping
 from neocloud.core.readers import ServiceRegistry
 from neocloud.services.billing.types import CACHED_INPUT, INPUT, TOKEN_KINDS, token_sku
 from neocloud.services.compute.public import Preset
@@ -107,10 +109,11 @@ def parse_price_list(text: str, source: str) -> PriceList:
         raise PriceListError(f"{source}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise PriceListError(f"{source} is not YAML: {error}") from error
-    if not isinstance(content, Mapping) or not isinstance(content.get("skus"), Mapping):
+    given = content.get("skus") if is_mapping(content) else None
+    if not is_mapping(content) or not is_mapping(given):
         raise PriceListError(f"{source} needs `currency` and `skus`; start from a copy of prices.yaml.")
     try:
-        entries = {**content["skus"], **token_entries(content.get("tokens"))}
+        entries = {**given, **token_entries(content.get("tokens"))}
         skus = {str(name): _sku(str(name), entry) for name, entry in entries.items()}
         return PriceList(currency=_currency(content.get("currency")), skus=skus)
     except PriceListError as error:
@@ -121,19 +124,19 @@ def token_entries(models: object) -> Mapping[str, object]:
     """Return the section `tokens`, which has a list of prices for each model, as one entry for each SKU."""
     if models is None:
         return {}
-    if not isinstance(models, Mapping) or not all(isinstance(rows, list) for rows in models.values()):
+    if not is_mapping(models) or not all(is_list(rows) for rows in models.values()):
         raise PriceListError("tokens must be a list of from, input and output for each model's name")
     entries: dict[str, object] = {}
     for model, rows in models.items():
         for kind in TOKEN_KINDS:
-            prices = [_row(f"tokens.{model}", row, kind) for row in rows]
+            prices = [_row(f"tokens.{model}", row, kind) for row in as_list(rows)]
             entries[token_sku(str(model), kind)] = {"unit": Unit.MILLION_TOKENS.label, "prices": prices}
     return entries
 
 
 def _row(name: str, row: object, kind: str) -> Mapping[str, object]:
     columns = {"from", "until", *(each.replace("-", "_") for each in TOKEN_KINDS)}
-    if not isinstance(row, Mapping) or not set(row) <= columns:
+    if not is_mapping(row) or not set(row) <= columns:
         raise PriceListError(f"{name}: each row has from, input, output and perhaps cached_input and until")
     price = row.get(kind.replace("-", "_"))
     if price is None and kind == CACHED_INPUT:
@@ -149,22 +152,26 @@ def _currency(value: object) -> str:
 
 def _sku(name: str, entry: object) -> Sku:
     units = {unit.label: unit for unit in Unit}
-    if not isinstance(entry, Mapping) or entry.get("unit") not in units:
+    unit = entry.get("unit") if is_mapping(entry) else None
+    if not is_mapping(entry) or not isinstance(unit, str) or unit not in units:
         raise PriceListError(f"{name}: unit must be one of {', '.join(units)}")
     rows = entry.get("prices")
-    if not isinstance(rows, list) or not rows:
+    if not is_list(rows) or not rows:
         raise PriceListError(f"{name}: prices must be a list of from and price")
-    sku = Sku(name, units[entry["unit"]], tuple(_prices(name, rows)))
+    sku = Sku(name, units[unit], tuple(_prices(name, rows)))
     if sku.unit is Unit.MILLION_TOKENS and any(price.amount % _LEAST_TOKEN_PRICE for price in sku.prices):
         raise PriceListError(f"{name}: a price of tokens has at most 8 decimals")
     return sku
 
 
+_NO_ROW: Mapping[str, object] = {}
+
+
 def _prices(name: str, rows: Sequence[object]) -> Sequence[Price]:
     found: list[Price] = []
     for index, row in enumerate(rows):
-        following = rows[index + 1] if index + 1 < len(rows) else {}
-        if not isinstance(row, Mapping) or not isinstance(following, Mapping):
+        following = rows[index + 1] if index + 1 < len(rows) else _NO_ROW
+        if not is_mapping(row) or not is_mapping(following):
             raise PriceListError(f"{name}: each price needs from and price")
         price = Price(
             amount=_amount(name, row.get("price")),
@@ -210,6 +217,10 @@ class DuplicateKey(yaml.MarkedYAMLError):
 
 
 class _UniqueKeys(yaml.SafeLoader):
+    if TYPE_CHECKING:  # its own signature has no types
+
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> object: ...
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         lines: dict[Hashable, int] = {}
         for key_node, _ in node.value:

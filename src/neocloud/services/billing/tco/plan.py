@@ -1,3 +1,4 @@
+# pyright: strict
 """The plan: rows and parameters of a bill of materials (plan.yaml), and the guide to models (guide.yaml)."""
 
 import re
@@ -110,7 +111,16 @@ def _item(entry: Mapping[str, str | int], chosen: Values) -> Item:
         for key, value in entry.items()
     }
     count = int(filled["count"])
-    return Item(**{**filled, "count": count, "most": max(count, int(filled.get("most", count)))})
+    return Item(
+        section=str(filled["section"]),
+        name=str(filled["name"]),
+        count=count,
+        most=max(count, int(filled.get("most", count))),
+        platform=str(filled.get("platform", "")),
+        preset=str(filled.get("preset", "")),
+        sku=str(filled.get("sku", "")),
+        gib=int(filled.get("gib", 0)),
+    )
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+# pyright: strict
 """Verbs of instances beyond the standard six, the state of their machines, and status fields that are
 computed when a resource is read.
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """Lists and lookups: platforms and which of them fit this machine, images and snapshots."""
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,9 @@
+# pyright: strict
 """Reconcilers of compute: volumes, copies of them, and machines."""
 
 from collections.abc import Sequence
 
-from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.reconciler import AnyReconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.reconcile.copies import ImageReconciler, SnapshotReconciler
 from neocloud.services.compute.reconcile.disk_exports import DiskExportReconciler
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 
-def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler]:
+def reconcilers(dependencies: Dependencies) -> Sequence[AnyReconciler]:
     engine, store, settings = dependencies.engine, dependencies.store, dependencies.settings
     imports = ImageImports(
         engine, lambda: dependencies.provided.get(ObjectReads), lambda: settings.image("launcher")

@@ -1,3 +1,4 @@
+# pyright: strict
 """The addresses, disks, filesystems, GPUs and service account token of an instance.
 
 The interface shows in the status when all of its addresses exist: its own allocations, or those that the spec
@@ -214,7 +215,7 @@ def disk_views(scope: MachineScope) -> tuple[DiskView, ...]:
 
 
 async def shared_views(scope: MachineScope) -> tuple[SharedView, ...]:
-    found = []
+    found: list[SharedView] = []
     for attached in scope.instance.spec.filesystems:
         row = await scope.context.get(attached.existing_filesystem.id)
         if row is None:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Snapshots and images: copies of the volume of a disk, taken once, or imported from a bucket, and the images
 that came with the cloud.
 
@@ -10,7 +11,7 @@ created from it are copies and stay.
 import json
 import re
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -166,7 +167,7 @@ class ImageReconciler(CopyReconciler[Image]):
     async def stop_import(self, scope: ImageScope) -> None:
         await self._imports.cancel(scope.volume.id)
 
-    def steps(self, scope: ImageScope) -> Sequence[Step]:
+    def steps(self, scope: ImageScope) -> Sequence[Step[ImageScope]]:
         if is_public_image(scope.volume.id):
             return ()
         if is_imported(scope.resource):
@@ -177,7 +178,7 @@ class ImageReconciler(CopyReconciler[Image]):
             )
         return super().steps(scope)
 
-    def delete_steps(self, scope: ImageScope) -> Sequence[Step]:
+    def delete_steps(self, scope: ImageScope) -> Sequence[Step[ImageScope]]:
         if is_public_image(scope.volume.id):
             return ()
         stop = (Step("Stop the import", self.stop_import),) if is_imported(scope.resource) else ()
@@ -215,7 +216,7 @@ async def _machine_of(store: Store, disk: Resource | None) -> str:
 
 
 @asynccontextmanager
-async def _frozen(engine: Engine, instance_id: str) -> AsyncIterator[None]:
+async def _frozen(engine: Engine, instance_id: str) -> AsyncGenerator[None]:
     """Freeze the machine's writes meanwhile; nothing to do without an id or while it does not run."""
     if not instance_id:
         yield

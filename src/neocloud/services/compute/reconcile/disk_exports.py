@@ -9,7 +9,6 @@ may have made already is recognised as its own.
 """
 
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, cast
 
 from neocloud.core import wire
 from neocloud.core.reconcile.background import BackgroundWork
@@ -157,7 +156,7 @@ class DiskExportReconciler(CopyReconciler[DiskExport]):
 
         async def send() -> None:
             try:
-                await writes.put_new(export_id, place, cast(BinaryIO, stream))
+                await writes.put_new(export_id, place, stream)
             finally:
                 stream.stop()
 

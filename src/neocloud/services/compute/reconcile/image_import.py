@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from neocloud.core.reconcile.background import BackgroundWork
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RESYNC_SECONDS, RETRY_SECONDS, Failed, RetryLater
@@ -135,7 +134,7 @@ class ImageImports:
 
             async def copy() -> None:
                 try:
-                    await reads.fetch(image_id, place, cast(BinaryIO, file), largest)
+                    await reads.fetch(image_id, place, file, largest)
                     await file.finish()
                 finally:
                     file.stop()

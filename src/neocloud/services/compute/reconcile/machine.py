@@ -1,3 +1,4 @@
+# pyright: strict
 """Reconciles instances: addresses, disks, and a pod that runs QEMU.
 
 An instance that should not run keeps its addresses and disks and has no pod. One that has ended by itself
@@ -82,7 +83,7 @@ class InstanceReconciler:
             await self._set_stop_reason(scope, ended, ending(exit_code(scope.pod)))
         return scope
 
-    def steps(self, scope: MachineScope) -> Sequence[Step]:
+    def steps(self, scope: MachineScope) -> Sequence[Step[MachineScope]]:
         resources = (Step("Find addresses", find_addresses), Step("Create its disks", ensure_disks))
         release = Step("Release what it no longer needs", release_public_address)
         if not scope.should_run:
@@ -100,7 +101,7 @@ class InstanceReconciler:
             Step("Detach other disks", self._detach_disks),
         )
 
-    def delete_steps(self, scope: MachineScope) -> Sequence[Step]:
+    def delete_steps(self, scope: MachineScope) -> Sequence[Step[MachineScope]]:
         return (
             Step("Stop the machine", self._stop),
             Step("Remove its namespace", self._remove_namespace),

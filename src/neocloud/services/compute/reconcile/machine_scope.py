@@ -1,3 +1,4 @@
+# pyright: strict
 """The machine of an instance: the client of its control program, the data of one run, and the status.
 
 `machine-control VERB ARGUMENTS` runs in the machine's pod and prints one line of JSON.
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from neocloud.core import wire
-from neocloud.core.contract.json_codec import JsonObject
+from neocloud.core.json_values import as_object, is_object
 from neocloud.core.reconcile.reconciler import (
     IDLE_RESYNC_SECONDS,
     POLL_SECONDS,
@@ -59,9 +60,9 @@ class GuestStatus:
 
     state: str
     reason: str = ""
-    disk_sizes: Mapping[str, int] = field(default_factory=dict)
+    disk_sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     """The sizes that the guest sees, by disk id."""
-    disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict)
+    disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict[str, DiskLimits])
     """The limits that QEMU enforces, by disk id; a machine of an earlier release enforces none."""
 
     @property
@@ -106,7 +107,9 @@ class MachineControl:
     async def thaw(self) -> None:
         await self._call("thaw")
 
-    async def _call(self, verb: str, *arguments: str, timeout_seconds: float = TIMEOUT_SECONDS) -> JsonObject:
+    async def _call(
+        self, verb: str, *arguments: str, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> dict[str, object]:
         """Run the program and return its answer. Raises RetryLater while the machine cannot answer."""
         command = [PROGRAM, verb, *arguments]
         result = await engine_call(
@@ -124,31 +127,28 @@ class MachineControl:
         return answer
 
 
-def _disk_sizes(answer: JsonObject) -> dict[str, int]:
-    disks = answer.get("disks")
-    found = disks.items() if isinstance(disks, dict) else ()
+def _disk_sizes(answer: dict[str, object]) -> dict[str, int]:
     return {
         disk_id: int(size)
-        for disk_id, disk in found
-        if isinstance(disk, dict) and isinstance(size := disk.get("size_bytes"), int)
+        for disk_id, disk in as_object(answer.get("disks")).items()
+        if isinstance(size := as_object(disk).get("size_bytes"), int)
     }
 
 
-def _disk_limits(answer: JsonObject) -> dict[str, DiskLimits]:
-    disks = answer.get("disks")
-    found = disks.items() if isinstance(disks, dict) else ()
+def _disk_limits(answer: dict[str, object]) -> dict[str, DiskLimits]:
     reported = {
-        disk_id: parse_limits(disk.get("limits")) for disk_id, disk in found if isinstance(disk, dict)
+        disk_id: parse_limits(as_object(disk).get("limits"))
+        for disk_id, disk in as_object(answer.get("disks")).items()
     }
     return {disk_id: limits for disk_id, limits in reported.items() if limits is not None}
 
 
-def _parsed(output: bytes) -> JsonObject | None:
+def _parsed(output: bytes) -> dict[str, object] | None:
     try:
         answer = json.loads(output)
     except ValueError:
         return None
-    return answer if isinstance(answer, dict) else None
+    return answer if is_object(answer) else None
 
 
 @dataclass(frozen=True)
@@ -171,14 +171,14 @@ class MachineScope:
     """When the current start began; now, if none is under way."""
     has_run: bool = False
     """Whether it has run since a request started it, also where its pod was lost meanwhile."""
-    disks: list[Resource] = field(default_factory=list)
+    disks: list[Resource] = field(default_factory=list[Resource])
     """The boot disk first. Found by a step, like all that follows."""
-    disk_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    disk_keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The keys of encrypted disks, by id; only of a machine that is to run."""
-    detaching: dict[str, bool] = field(default_factory=dict)
+    detaching: dict[str, bool] = field(default_factory=dict[str, bool])
     """The disks that the instance holds and its spec no longer has; True where it only reads one."""
-    detaching_names: dict[str, str] = field(default_factory=dict)
-    released: set[str] = field(default_factory=set)
+    detaching_names: dict[str, str] = field(default_factory=dict[str, str])
+    released: set[str] = field(default_factory=set[str])
     """The disks that this run has released."""
     addresses: Addresses | None = None
     view: MachineView | None = None

@@ -1,3 +1,4 @@
+# pyright: strict
 """Disks and filesystems, and what they share with snapshots and images: a volume is created and removed.
 
 A volume that existed and is gone is an error and is never created again: an empty volume in its place would
@@ -84,7 +85,7 @@ class VolumeScope(Generic[M, V]):
     observation: Observation
     has_source: bool = True
     """False while the source to copy cannot be found."""
-    attachments: Mapping[str, str] = field(default_factory=dict)
+    attachments: Mapping[str, str] = field(default_factory=dict[str, str])
     """The ids of the resources that attach a disk or filesystem, by reserved value."""
 
     @property
@@ -118,14 +119,14 @@ class VolumeReconciler(ABC, Generic[M, V]):
     @abstractmethod
     async def scope(self, context: Context) -> VolumeScope[M, V]: ...
 
-    def steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
+    def steps(self, scope: VolumeScope[M, V]) -> Sequence[Step[VolumeScope[M, V]]]:
         return (
             Step("Wait for the source", self.wait_for_source),
             Step("Keep its key", self.keep_key),
             Step("Create the volume", self.create_volume),
         )
 
-    def delete_steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
+    def delete_steps(self, scope: VolumeScope[M, V]) -> Sequence[Step[VolumeScope[M, V]]]:
         return (Step("Remove the volume", self.remove_volume),)
 
     @abstractmethod
@@ -306,7 +307,7 @@ class FilesystemReconciler(VolumeReconciler[Filesystem, FilesystemView]):
             attachments=await context.reservations(attachment_namespace(row.id)),
         )
 
-    def steps(self, scope: FilesystemScope) -> Sequence[Step]:
+    def steps(self, scope: FilesystemScope) -> Sequence[Step[FilesystemScope]]:
         return (Step("Create the volume", self.create_volume),)
 
     async def create_volume(self, scope: FilesystemScope) -> None:

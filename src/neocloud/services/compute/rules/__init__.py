@@ -1,3 +1,4 @@
+# pyright: strict
 """Validation rules of each kind. Pure: rules see messages and a ResourceReader."""
 
 from neocloud.services.compute.rules.copies import ImageRules, SnapshotRules

@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules of snapshots and images, the copies of a disk. Pure."""
 
 from collections.abc import Iterable, Mapping

@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules of instances and GPU clusters. Pure.
 
 An instance acquires its disks in the transaction that creates it.

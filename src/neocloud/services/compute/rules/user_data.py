@@ -1,3 +1,4 @@
+# pyright: strict
 """User data of machines: every form that cloud-init reads, as the guest gets it, or why it would have no
 effect. Pure, and not for the write transaction.
 
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from email.message import Message
 
+from neocloud.core.json_values import is_list, is_object
 from neocloud.core.kind import Violation
 from neocloud.core.store.group_commit import refuse_while_writing
 from neocloud.services.compute.rules.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
@@ -153,7 +155,7 @@ def _patch_faults(text: str) -> Iterator[str]:
     except RecursionError:
         yield f"is nested too deeply under {PATCH}"
         return
-    if not isinstance(found, list) or not all(isinstance(each, dict) and "op" in each for each in found):
+    if not is_list(found) or not all(is_object(each) and "op" in each for each in found):
         yield (
             f"must be a list of changes under {PATCH}, such as "
             '`[{"op": "add", "path": "/users", "value": []}]`'

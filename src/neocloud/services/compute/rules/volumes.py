@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules of disks, created alone or with an instance, and of filesystems; lookups of what a spec names.
 Pure.
 """
@@ -124,7 +125,7 @@ class DiskRules(Rules[Disk]):
 
 def unfinished_copies(reader: ResourceReader, source_id: str, parent_id: str) -> list[str]:
     """Return the ids of disks, snapshots, images and exports that are being copied from this resource."""
-    found = []
+    found: list[str] = []
     for kind, spec in _COPIES:
         for row in reader.list(kind, parent_id):
             if row.state == "CREATING" and source_id in _sources(spec.FromString(row.spec)):

@@ -1,3 +1,4 @@
+# pyright: strict
 """HealthCheckService: the catalogue of active checks, what they found, how many nodes they cover; and the
 record of every check.
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """NodeService: health of nodes, for operators of the cloud alone.
 
 Reading computes a node from its events. Drain, Release and Move append an event of the caller, in
@@ -54,7 +55,7 @@ from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
 
 PERMISSION = "fleet.nodes"
-PHASES_BY_HAND = frozenset().union(*BY_HAND.values())
+PHASES_BY_HAND = frozenset[str]().union(*BY_HAND.values())
 """Phases that people move nodes to."""
 SERVICE_NAME = "neocloud.fleet.v1.NodeService"
 MOST_EVENTS = 500
@@ -88,7 +89,7 @@ async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse
     found: list[Node] = []
     for pool in await pools_with_hosts(call, request.cluster_id, "list"):
         log = await fold_of(call, pool)
-        machines = await _machines(call) if pool.is_of_hosts else {}
+        machines = await _machines(call) if pool.is_of_hosts else dict[bool, int]()
         found += [node_of(call, pool, log, state, machines) for state in log.fleet.nodes.values()]
     scope = f"{SERVICE_NAME}/{request.cluster_id}"
     items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)

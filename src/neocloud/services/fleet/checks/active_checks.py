@@ -1,3 +1,4 @@
+# pyright: strict
 """A source of verdicts that tests idle workers: it chooses them, runs the checks beside Slurm, and keeps what
 they found.
 
@@ -8,7 +9,6 @@ program on the worker sees the job's first process and ends all load at once.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
@@ -133,7 +133,7 @@ class ActiveChecks:
         return next((pool for pool in pools if pool.spec.node_set == node_set), None)
 
     def _start(
-        self, pool_id: str, workers: Sequence[Worker], work: Coroutine[Any, Any, Run], cluster_id: str
+        self, pool_id: str, workers: Sequence[Worker], work: Coroutine[object, None, Run], cluster_id: str
     ) -> None:
         """Run a test in the background, and keep what it found."""
 

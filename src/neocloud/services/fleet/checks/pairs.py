@@ -1,3 +1,4 @@
+# pyright: strict
 """Results of measuring pairs of workers, and what they say of each worker. Pure."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# pyright: strict
 """Runs the programs of active checks on workers, and reads what they print."""
 
 import asyncio

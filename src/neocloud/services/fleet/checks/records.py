@@ -1,3 +1,4 @@
+# pyright: strict
 """Judgements of checks in all pools together: the ones that count for a pool, and what becomes of its checks
 with that.
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """Results of active checks, folded from a log of runs beside the log of each pool."""
 
 from collections.abc import Mapping, Sequence
@@ -244,7 +245,7 @@ class CheckRuns:
     async def append(self, pool_id: str, run: Run) -> None:
         event = LogEvent(run.node, datetime.fromtimestamp(run.at, UTC), encode_run(run))
 
-        def append(tx) -> None:
+        def append(tx: Transaction) -> None:
             tx.append_event(log_of(pool_id), event)
 
         await self._store.write(append)

@@ -1,3 +1,4 @@
+# pyright: strict
 """The lines of the log that say what the fleet does to a node, and why.
 
 There is one for each event that is a decision, and for each breaker that opens or closes.
@@ -7,7 +8,7 @@ history.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from neocloud.core.logs import bind
 from neocloud.fleet.nodes import events as e
@@ -16,31 +17,32 @@ from neocloud.fleet.nodes.events import Event
 logger = logging.getLogger(__name__)
 
 
-def _drain(event: e.DrainRequested) -> str:
-    check = f" ({event.check})" if event.check else ""
-    return f"drained by {event.owner}: {event.evidence}{check}"
-
-
-def _verification(event: e.VerificationEnded) -> str:
-    return f"verification {event.attempt} {'passed' if event.passed else 'failed'}"
-
-
-def _step(event: e.StepEnded) -> str:
-    return f"repair {event.attempt} {'succeeded' if event.succeeded else 'failed'}"
-
-
-_WORDS: Mapping[type[Event], Callable[..., str]] = {
-    e.DrainRequested: _drain,
-    e.DrainReleased: lambda event: f"released by {event.owner}",
-    e.StepStarted: lambda event: f"repair {event.attempt} starts: {event.action.value}",
-    e.StepEnded: _step,
-    e.VerificationStarted: lambda event: f"verification {event.attempt} starts: {event.suite.value}",
-    e.VerificationEnded: _verification,
-    e.SpareReserved: lambda event: f"spare reserved in place of {event.replaces or 'a node that is missing'}",
-    e.Attached: lambda event: "spare attached",
-    e.Returned: lambda event: "returned to service",
-    e.Moved: lambda event: f"moved to {event.to.value} by {event.by}{f': {event.why}' if event.why else ''}",
-}
+def _words(event: Event) -> str:
+    """Return what the event says; "" for one that is no decision."""
+    match event:
+        case e.DrainRequested():
+            check = f" ({event.check})" if event.check else ""
+            return f"drained by {event.owner}: {event.evidence}{check}"
+        case e.DrainReleased():
+            return f"released by {event.owner}"
+        case e.StepStarted():
+            return f"repair {event.attempt} starts: {event.action.value}"
+        case e.StepEnded():
+            return f"repair {event.attempt} {'succeeded' if event.succeeded else 'failed'}"
+        case e.VerificationStarted():
+            return f"verification {event.attempt} starts: {event.suite.value}"
+        case e.VerificationEnded():
+            return f"verification {event.attempt} {'passed' if event.passed else 'failed'}"
+        case e.SpareReserved():
+            return f"spare reserved in place of {event.replaces or 'a node that is missing'}"
+        case e.Attached():
+            return "spare attached"
+        case e.Returned():
+            return "returned to service"
+        case e.Moved():
+            return f"moved to {event.to.value} by {event.by}{f': {event.why}' if event.why else ''}"
+        case _:
+            return ""
 
 
 def log_decisions(
@@ -48,11 +50,10 @@ def log_decisions(
 ) -> None:
     """Log the decisions among these events. `cluster_id`: "" for hosts. `reasons`: why, where it is known."""
     for event in found:
-        words = _WORDS.get(type(event))
-        if words is not None:
+        if words := _words(event):
             why = (reasons or {}).get(event, "")
             with bind(resource=f"{cluster_id}/{event.node}" if cluster_id else event.node):
-                logger.info("%s%s", words(event), f" ({why})" if why else "")
+                logger.info("%s%s", words, f" ({why})" if why else "")
 
 
 def log_breakers(pool_id: str, before: Iterable[tuple[str, str]], after: Iterable[tuple[str, str]]) -> None:

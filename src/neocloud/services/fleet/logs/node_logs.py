@@ -1,3 +1,4 @@
+# pyright: strict
 """The state of pools, folded from their logs of events and kept between calls.
 
 Reconcilers and the API use the same fold.
@@ -55,9 +56,11 @@ class PoolLog:
     incidents: Incidents = field(default_factory=Incidents)
     outages: Outages = field(default_factory=Outages)
     repairs: Repairs = field(default_factory=Repairs)
-    answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
+    answers: dict[tuple[str, str], tuple[Status, str]] = field(
+        default_factory=dict[tuple[str, str], tuple[Status, str]]
+    )
     """The last recorded answer of each check of each node, and its boot."""
-    unused: set[tuple[str, str]] = field(default_factory=set)
+    unused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """The failing ones of these that were not acted on, as the check was in shadow."""
     failing: FailingVerdicts = field(default_factory=FailingVerdicts)
     drains: DrainTimes = field(default_factory=lambda: DrainTimes.of(LIMITS))

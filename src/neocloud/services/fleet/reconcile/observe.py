@@ -1,3 +1,4 @@
+# pyright: strict
 """From what the engine, Slurm and the sources say to the events that are new. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,1 +1,2 @@
+# pyright: strict
 """Authentication and authorization: implements the Authenticator and Authorizer of core."""

@@ -1,3 +1,4 @@
+# pyright: strict
 """Authentication: from an access token to a Subject.
 
 The signature of a token is checked once. Its account, and the credential behind it (a key or a session), are

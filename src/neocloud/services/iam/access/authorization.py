@@ -1,3 +1,4 @@
+# pyright: strict
 """Authorization: find a permit on a resource or on a container that it is in.
 
 Rights are cached for a second, and a refusal is never answered from the cache. So a right works as soon as it
@@ -237,7 +238,7 @@ def tenant_rights(store: Store) -> TenantRights:
 
 def _rights(tx: Transaction, subject: Subject, permissions: Sequence[str]) -> list[ProjectRights]:
     grants = subject_grants(tx, subject.id)
-    found = []
+    found: list[ProjectRights] = []
     for row in sorted(tx.list(CONTAINER, parent_id=subject.tenant_id)[0], key=lambda each: each.id):
         path = (row.id, subject.tenant_id)
         held = tuple(each for each in permissions if is_granted(grants, each, path))

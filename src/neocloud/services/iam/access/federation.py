@@ -1,3 +1,4 @@
+# pyright: strict
 """Other issuers of tokens: their endpoints, their public keys, and the verification of their tokens.
 
 Endpoints and keys are found by OpenID Connect discovery and cached for some minutes. A token with an unknown
@@ -12,13 +13,14 @@ import logging
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import jwt
 from cachetools import TTLCache
 from jwt.types import Options
 
 from neocloud.core.clock import Clock
+from neocloud.core.json_values import as_list, as_object
 from neocloud.core.service import Dependencies
 from neocloud.services.iam.access.outgoing import Outgoing, RequestContent, Unanswered
 from neocloud.services.iam.access.tokens import UNCHECKED_TIMES
@@ -73,7 +75,7 @@ def verify(token: str, keys: jwt.PyJWKSet, *, issuer: str, audiences: Set[str], 
     claims = _decode(token, keys)
     if claims.get("iss") != issuer:
         raise ExternalTokenError("it comes from another issuer")
-    audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+    audience = as_list(claims["aud"]) or [claims["aud"]]
     if not audiences & {each for each in audience if isinstance(each, str)}:
         raise ExternalTokenError(
             "it is for another audience: its `aud` must be " + " or ".join(sorted(audiences))
@@ -231,7 +233,7 @@ def unusable(url: str, why: str) -> IssuerUnusable:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+    return tuple(each for each in as_list(value) if isinstance(each, str))
 
 
 def _has_key(keys: jwt.PyJWKSet, key_id: str) -> bool:
@@ -240,6 +242,6 @@ def _has_key(keys: jwt.PyJWKSet, key_id: str) -> bool:
 
 def _key_set(document: object) -> jwt.PyJWKSet:
     try:
-        return jwt.PyJWKSet.from_dict(dict(cast("Mapping[str, Any]", document)))
+        return jwt.PyJWKSet.from_dict(as_object(document))
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
         raise unusable("(key set)", "it has no usable public keys") from error

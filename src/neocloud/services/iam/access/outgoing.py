@@ -1,3 +1,4 @@
+# pyright: strict
 """Requests to addresses that a tenant names: JSON over https, to the public internet.
 
 A name is resolved once, every address it has is checked, and the connection goes to a checked address, so
@@ -11,12 +12,14 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypedDict, Unpack
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
 from neocloud.core.destinations import PRIVATE_NETWORKS, is_allowed_destination, is_loopback
+from neocloud.core.json_values import is_object
 
 CONNECT_SECONDS = 5.0
 MAX_SECONDS = 10.0
@@ -80,20 +83,20 @@ class Outgoing:
         more = self.hosts | KNOWN_HOSTS.get(own.hostname or "", frozenset())
         return other.scheme == "https" and (other.port or 443) == 443 and (other.hostname or "") in more
 
-    async def fetch(self, verb: str, url: str, **more: Unpack[RequestContent]) -> Mapping[str, object]:
+    async def fetch(self, verb: str, url: str, **more: Unpack[RequestContent]) -> dict[str, object]:
         """Return the JSON object at the address. Raises Unanswered."""
         try:
             async with asyncio.timeout(MAX_SECONDS), self._slots:  # type: ignore[attr-defined]
                 status, body = await self._fetch(verb, _parts(url), more)
         except TimeoutError:
             raise Unanswered(f"no answer within {MAX_SECONDS:.0f} s") from None
-        if status != httpx.codes.OK:
+        if status != HTTPStatus.OK:
             raise Unanswered(f"it answers with status {status}")
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
             raise Unanswered("its answer is not JSON") from None
-        if not isinstance(document, Mapping):
+        if not is_object(document):
             raise Unanswered("its answer is not a JSON object")
         return document
 

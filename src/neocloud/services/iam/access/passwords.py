@@ -1,3 +1,4 @@
+# pyright: strict
 """Passwords, the limit on wrong ones, and the second factor of a user.
 
 Passwords are hashed with Argon2id and checked in a thread. A check takes equally long when the account does
@@ -9,7 +10,7 @@ the store: they expire by themselves, survive a restart, and are bounded in numb
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TypedDict
@@ -76,7 +77,7 @@ class PasswordChecker:
             return False
 
     @asynccontextmanager
-    async def _queue(self) -> AsyncIterator[None]:
+    async def _queue(self) -> AsyncGenerator[None]:
         if self._waiting >= MAX_WAITING:
             raise _too_many()
         self._waiting += 1

@@ -1,3 +1,4 @@
+# pyright: strict
 """Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed permanently; and the audit
 events of calls that need no token.
 
@@ -49,7 +50,7 @@ class _Tokens:
     rotated_at: datetime
     repeatable: str = ""
     """The one that was exchanged for the current one."""
-    used: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list[str])
     """Newest first."""
 
     @classmethod

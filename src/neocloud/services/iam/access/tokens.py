@@ -1,3 +1,4 @@
+# pyright: strict
 """Access tokens: claims, signature, verification and issue; and encrypted tokens, in which a client keeps
 state for the cloud.
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """The table of custom methods, and the permission that each needs."""
 
 from collections.abc import Callable

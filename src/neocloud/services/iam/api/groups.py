@@ -1,3 +1,4 @@
+# pyright: strict
 """Members of groups, with their attributes, the groups of an account, and the roles that a permit can
 give.
 """

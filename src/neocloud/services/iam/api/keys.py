@@ -1,3 +1,4 @@
+# pyright: strict
 """Keys of service accounts: list by account, activate, deactivate; issue, find and revoke static keys."""
 
 from collections.abc import Iterable

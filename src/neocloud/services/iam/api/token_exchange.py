@@ -1,3 +1,4 @@
+# pyright: strict
 """Token exchange (RFC 8693): from a token signed with a service account's key to an access token.
 
 The subject token names its signer: `kid` is the id of the public key, `iss` and `sub` are the service
@@ -15,6 +16,7 @@ import jwt
 from jwt.types import Options
 
 from neocloud.core import contract
+from neocloud.core.json_values import as_list
 from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.protocol import Mark, Resource, Transaction
@@ -154,7 +156,7 @@ def _verify(token: str, pem: str, claimed: SubjectClaims, now: datetime) -> date
     except jwt.InvalidTokenError as error:
         raise _not_signed(claimed) from error
     audience = claims.get("aud")
-    named = audience if isinstance(audience, list) else [audience]
+    named = as_list(audience) or [audience]
     if not AUDIENCES & {each for each in named if isinstance(each, str)}:
         wanted = " or ".join(sorted(AUDIENCES))
         raise contract.unauthenticated(

@@ -1,3 +1,4 @@
+# pyright: strict
 """Local users: creation and deletion by admins, passwords, second factors, blocking, attributes."""
 
 from dataclasses import replace

@@ -1,1 +1,2 @@
+# pyright: strict
 """Validation, roles and grants. Pure."""

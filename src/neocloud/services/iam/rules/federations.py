@@ -1,3 +1,4 @@
+# pyright: strict
 """Rules of OIDC federations and federated credentials: addresses, keys, groups and accounts."""
 
 import ipaddress
@@ -50,7 +51,7 @@ class OidcFederationRules(Rules[OidcFederation]):
             )
         if not new.metadata.name:
             yield Violation("metadata.name", "a federation needs a name")
-        known = set(old.spec.group_ids) if old is not None else set()
+        known = set(old.spec.group_ids if old is not None else ())
         for index, group_id in enumerate(new.spec.group_ids):
             yield from _group_violations(f"spec.group_ids[{index}]", group_id, group_id in known, new, reader)
 

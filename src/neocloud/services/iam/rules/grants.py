@@ -1,3 +1,4 @@
+# pyright: strict
 """Grants of an account, and whether one account holds all grants of another. Pure: reads rows.
 
 Grants follow from group memberships and the permits of those groups. A caller who can create a key for an
@@ -80,7 +81,7 @@ def principals_of(rows: Rows, resource_id: str) -> frozenset[str]:
         return frozenset()
     if row.kind in _PRINCIPALS:
         return frozenset({row.id})
-    found = {row.parent_id} if row.kind in _OF_THE_PARENT else set()
+    found = {row.parent_id if row.kind in _OF_THE_PARENT else ""}
     if row.kind == iam.INVITATION:
         found.add(InvitationStatus.FromString(row.status).tenant_user_account_id)
     owner = rows.get(row.owner_id) if row.owner_id else None
@@ -110,7 +111,7 @@ def holds_at_least(rows: Rows, caller_id: str, target_id: str) -> bool:
     if caller_id == target_id:
         return True
     wanted = grants_of(rows, target_id)
-    held = grants_of(rows, caller_id) if wanted else frozenset()
+    held = grants_of(rows, caller_id) if wanted else frozenset[Grant]()
     return all(_is_covered(rows, grant, held) for grant in wanted)
 
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """The table of roles, the permissions of a role, and whether roles together hold all that another one holds.
 
 A permission is "<service>.<nouns>.<verb>". A role is a list of patterns read from left to right; the last one
@@ -168,7 +169,7 @@ def _size(role: str) -> tuple[int, int, str]:
 
 def covers(roles: Iterable[str], wanted: str) -> bool:
     """Return whether these roles together hold every permission that the wanted role holds."""
-    held = frozenset().union(*(permissions_of(role) for role in roles))
+    held = frozenset[str]().union(*(permissions_of(role) for role in roles))
     return permissions_of(wanted) <= held
 
 

@@ -1,8 +1,9 @@
+# pyright: strict
 """The kinds and methods of inference, and the permission that each needs."""
 
 from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
-from neocloud.core.service import Call, Method, Write
+from neocloud.core.service import AnyMethod, Call, Method, Write
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import (
     ReadDeploymentLogRequest,
@@ -143,7 +144,7 @@ async def wake(call: Call, request: WakeDeploymentRequest) -> Write[WakeDeployme
     return Write(work, after_commit=lambda: board.wake(request.id))
 
 
-METHODS: tuple[Method, ...] = (
+METHODS: tuple[AnyMethod, ...] = (
     Method(
         f"{_DEPLOYMENTS}/ReadLog",
         read_log,

@@ -1,3 +1,4 @@
+# pyright: strict
 """The methods of the gateway process: admit a caller, list routes, report traffic, get keys for files.
 
 Each requires the gateway's key, and nothing else.

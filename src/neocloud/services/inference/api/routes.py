@@ -1,3 +1,4 @@
+# pyright: strict
 """The routing table of the gateway: names, replicas, limits and prices. Read in one transaction."""
 
 import hashlib

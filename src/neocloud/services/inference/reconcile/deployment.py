@@ -1,3 +1,4 @@
+# pyright: strict
 """Reconcile a deployment: the number of replicas, capacity for each, their model servers and adapters.
 
 The reconciler decides; `replicas.py` starts, stops and checks. A deployment whose model servers never answer
@@ -91,7 +92,7 @@ class DeploymentReconciler:
         await self._replicas.observe(scope)
         return scope
 
-    def steps(self, scope: DeploymentScope) -> Sequence[Step]:
+    def steps(self, scope: DeploymentScope) -> Sequence[Step[DeploymentScope]]:
         return (
             Step("Find the model", self._find_model),
             Step("Decide how many replicas", self._scale),
@@ -105,7 +106,7 @@ class DeploymentReconciler:
             Step("Wait for a replica", self._replicas.wait),
         )
 
-    def delete_steps(self, scope: DeploymentScope) -> Sequence[Step]:
+    def delete_steps(self, scope: DeploymentScope) -> Sequence[Step[DeploymentScope]]:
         return (
             Step("Stop replicas", self._replicas.clear),
             Step("Delete its adapters", self._delete_adapters),

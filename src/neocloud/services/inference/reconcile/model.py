@@ -1,3 +1,4 @@
+# pyright: strict
 """Reconcile a model: fetch its weights, inspect them, report their properties, and delete fetched copies.
 
 Weights are inspected once, since sources do not change. A folder that failed is inspected again from time to
@@ -57,7 +58,7 @@ plane."""
 class ModelScope:
     context: Context
     model: Model
-    users: dict[str, str] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict[str, str])
     """The kinds of the resources that use the model, by id."""
     inspected: ModelStatus | None = None
     """None until its folder was read."""
@@ -100,7 +101,7 @@ class ModelReconciler:
         scope.users = await _users_of(context, scope.model_id)
         return scope
 
-    def steps(self, scope: ModelScope) -> Sequence[Step]:
+    def steps(self, scope: ModelScope) -> Sequence[Step[ModelScope]]:
         if scope.model.status.digest:
             return ()
         copy = Step("Fetch the weights", self._copy)
@@ -113,7 +114,7 @@ class ModelReconciler:
         fetch = fetches.get(source, ()) if self._reader.reads_files else ()
         return (*fetch, Step("Inspect the weights", self._inspect))
 
-    def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
+    def delete_steps(self, scope: ModelScope) -> Sequence[Step[ModelScope]]:
         return (Step("Stop fetching", self._stop_fetching), Step("Delete the copy", self._delete_copy))
 
     def status(self, scope: ModelScope, result: ReconcileResult) -> ReconcileResult:

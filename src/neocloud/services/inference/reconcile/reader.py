@@ -1,3 +1,4 @@
+# pyright: strict
 """Inspect the folder of a model or a LoRA adapter, and return its status. Nothing in it is executed."""
 
 import asyncio
@@ -5,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from neocloud.core.json_values import is_list
 from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.core.untrusted.trees import content_digest
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
@@ -55,7 +57,7 @@ def read_adapter(folder: Folder, base: Weights) -> Adapter:
         raise BadWeights(f'adapter_config.json says "peft_type" {config.get("peft_type")!r}; LORA is served')
     whole_layers = config.get("modules_to_save")
     if whole_layers:
-        names = ", ".join(map(str, whole_layers)) if isinstance(whole_layers, list) else str(whole_layers)
+        names = ", ".join(map(str, whole_layers)) if is_list(whole_layers) else str(whole_layers)
         raise BadWeights(
             f"the adapter also holds whole layers ({names}), which the model server cannot serve beside"
             " its base. Train without modules_to_save, or merge the adapter into the weights and add"

@@ -1,3 +1,4 @@
+# pyright: strict
 """A part of what a replica's model server wrote, and the position in its log that clients follow it from."""
 
 import re

@@ -1,3 +1,4 @@
+# pyright: strict
 """The state of one reconcile run of a deployment: spec, model, adapters, replicas, and decisions so far.
 
 It is built in every run, so that no step acts on the findings of an earlier run. The part that must outlive a
@@ -75,9 +76,9 @@ class DeploymentScope:
     """None when its row is gone."""
     adapters: tuple[ServedAdapter, ...] = ()
     """Adapters that are READY, if the deployment serves any."""
-    records: dict[str, Replica] = field(default_factory=dict)
+    records: dict[str, Replica] = field(default_factory=dict[str, Replica])
     """The replicas of the new status, by name."""
-    observed: Mapping[str, ReplicaStatus] = field(default_factory=dict)
+    observed: Mapping[str, ReplicaStatus] = field(default_factory=dict[str, ReplicaStatus])
     plan: MemoryPlan | None = None
     desired: int = 0
     """How many replicas there should be."""
@@ -129,7 +130,7 @@ async def read_scope(context: Context) -> DeploymentScope:
 
 
 async def _ready_adapters(scope: DeploymentScope, model: Model) -> tuple[ServedAdapter, ...]:
-    found = []
+    found: list[ServedAdapter] = []
     for adapter_id in model.status.adapter_ids:
         row = await scope.context.get(adapter_id)
         if row is None or row.kind != MODEL or row.deleted_at or row.state != ModelState.READY:

@@ -1,3 +1,4 @@
+# pyright: strict
 """A ReplicaBackend: replicas as batch jobs of a Slurm cluster, on the same nodes as training.
 
 Slurm is the only record of jobs: the job of a replica is found by the number and token that were stored
@@ -7,7 +8,7 @@ nodes, so nothing is sent to a replica before it has proved that it has the depl
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -281,7 +282,7 @@ async def _port_block(scope: DeploymentScope) -> str:
 
 
 @asynccontextmanager
-async def _translated_errors(scope: DeploymentScope) -> AsyncIterator[None]:
+async def _translated_errors(scope: DeploymentScope) -> AsyncGenerator[None]:
     try:
         yield
     except ClusterUnreachable as error:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Inspect a folder of weights: whether it is complete, its architecture and size. Executes nothing from it.
 
 No link may lead out of the folder: the files served are those inspected. A tenant may change them at any
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
+from neocloud.core.json_values import is_object
 from neocloud.core.untrusted.files import MAX_TREE_DEPTH, Folder, UnsafePath
 from neocloud.services.inference.public import weight_names
 from neocloud.services.inference.rules.memory import (
@@ -230,7 +232,7 @@ def read_json(folder: Folder, name: str) -> Mapping[str, object]:
         content = json.loads(folder.read(name, inner_links=True))
     except (ValueError, RecursionError) as error:
         raise BadWeights(f"{name} is not valid JSON: {error}") from error
-    if not isinstance(content, Mapping):
+    if not is_object(content):
         raise BadWeights(f"{name} is not a JSON object")
     return content
 

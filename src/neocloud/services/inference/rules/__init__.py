@@ -1,3 +1,4 @@
+# pyright: strict
 """The rules of models, deployments, budgets and file buckets. Pure."""
 
 from neocloud.services.inference.rules.deployment import CAPACITY, BudgetRules, DeploymentRules

@@ -1,3 +1,4 @@
+# pyright: strict
 """Compute the memory of a model, from the architecture in its config.json, and the memory plan of a replica:
 whether the model fits, for how many requests, and the sentence that says so. Pure.
 
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neocloud.core.json_values import is_object
 from neocloud.engines.base import Capabilities
 from neocloud.engines.gpu_types import gpu_type
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
@@ -52,7 +54,7 @@ def read_architecture(config: Mapping[str, object]) -> Architecture:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise UnknownArchitecture('config.json has no "architectures"')
     inner = config.get("text_config")
-    text: Mapping[str, object] = inner if isinstance(inner, Mapping) else config
+    text: Mapping[str, object] = inner if is_object(inner) else config
     layers = _number(text, "num_hidden_layers", "n_layer", "num_layers")
     hidden = _number(text, "hidden_size", "n_embd", "d_model")
     found = Architecture(

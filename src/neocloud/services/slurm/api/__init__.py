@@ -1,3 +1,4 @@
+# pyright: strict
 """Custom verbs of clusters and their jobs, with the permission each needs; submit a batch job, get, list
 and cancel jobs, read their output.
 """
@@ -209,8 +210,17 @@ def _message(job: SlurmJob) -> Job:
 
 
 def _run_message(run: JobRun) -> messages.JobRun:
-    steps = [messages.JobStep(**vars(step)) for step in run.steps]
-    return messages.JobRun(**{**vars(run), "steps": steps})
+    return messages.JobRun(
+        state=run.state,
+        nodes=run.nodes,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        cpus=run.cpus,
+        memory_bytes=run.memory_bytes,
+        gpus=run.gpus,
+        steps=[messages.JobStep(**vars(step)) for step in run.steps],
+        more_steps=run.more_steps,
+    )
 
 
 _JOBS = "neocloud.slurm.v1.JobService"

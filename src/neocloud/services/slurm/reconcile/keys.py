@@ -1,3 +1,4 @@
+# pyright: strict
 """The keys of a cluster: made once, and kept in the store."""
 
 import secrets

@@ -1,3 +1,4 @@
+# pyright: strict
 """The scope of one run over a cluster: its spec, its pods, its nodes in Slurm, its filesystems and secrets.
 
 It is read again in every run, so that no step acts on an old state. `cluster_status` computes the status from
@@ -63,9 +64,9 @@ class ClusterScope:
     observation: Observation
     view: ClusterView | None = None
     """Set by the step that starts the pods."""
-    nodes: dict[str, SlurmNode] = field(default_factory=dict)
+    nodes: dict[str, SlurmNode] = field(default_factory=dict[str, SlurmNode])
     """Nodes by name, as Slurm last reported them in this run."""
-    power: dict[str, PowerState] = field(default_factory=dict)
+    power: dict[str, PowerState] = field(default_factory=dict[str, PowerState])
     """Power states of nodes of elastic sets, by name, as the run began; from the status until `set_power`."""
     start_failure: str = ""
     """Why a worker of an elastic set did not start in this run."""
@@ -76,24 +77,24 @@ class ClusterScope:
     is_recovering: bool = False
     """A lost node or a requeued job was found: run again soon."""
     shared_root_id: str = ""
-    interfaces: dict[str, Interface] = field(default_factory=dict)
+    interfaces: dict[str, Interface] = field(default_factory=dict[str, Interface])
     """Interfaces by pod name; set by the step that finds addresses."""
     mounts: tuple[MountView, ...] = ()
     """Filesystems of users; set by the step that finds them."""
     closed_addresses: Sequence[str] = ()
     """Addresses of the host that the login node goes without; set with the view."""
-    wanted: list[LinuxUser] = field(default_factory=list)
+    wanted: list[LinuxUser] = field(default_factory=list[LinuxUser])
     """Users that the cluster should have; set by the step that finds them."""
     left_out: int = 0
     """People in groups beyond those that a cluster may have."""
     users: dict[str, UserStatus] | None = None
     """Users by name, set by the step that changes them. None: those of the status."""
-    former_users: dict[str, UserStatus] = field(default_factory=dict)
+    former_users: dict[str, UserStatus] = field(default_factory=dict[str, UserStatus])
     """Set with the users."""
     users_left: int = 0
     """How many users another run adds or removes."""
     last_uid: int = 0
-    granted: Mapping[str, str] = field(default_factory=dict)
+    granted: Mapping[str, str] = field(default_factory=dict[str, str])
     """Accounts that the cluster may have keys of, and the grants; set after the users that it should have."""
     storage_keys: list[StorageKeyStatus] | None = None
     """The keys on the nodes; None: those of the status."""
@@ -101,11 +102,11 @@ class ClusterScope:
     """Why keys for object storage were not delivered in this run."""
     in_control: str = ""
     """The controller in control, where there are two; "" while none is known."""
-    sessions: dict[str, int] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict[str, int])
     """Sessions on drained login nodes, set by the step that counts them."""
-    pools: set[str] = field(default_factory=set)
+    pools: set[str] = field(default_factory=set[str])
     """The ids of the pools of its workers; set by the step that keeps them."""
-    reported: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set[str])
     """Lost workers that Slurm knows of by now. The status remembers the start of the others, so that a worker
     that was restarted during this run, or while Slurm did not answer, is reported by a later run."""
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """The pods of a cluster: controller, accounting, login nodes, workers.
 
 All run one image; the first argument is the role, and the image's entrypoint does the rest. Workers and

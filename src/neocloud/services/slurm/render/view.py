@@ -1,3 +1,4 @@
+# pyright: strict
 """The input of rendering: plain data of a Slurm cluster.
 
 The reconciler fills it in from the Cluster resource, its platforms and presets, and its secrets.
@@ -131,10 +132,10 @@ class ClusterView:
     ssh_host_addresses: tuple[str, ...] = (LOOPBACK,)
     """Addresses of the host that have this port."""
 
-    user_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    user_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Public keys that may log in as another user, by the user's name."""
 
-    interfaces: Mapping[str, Interface] = field(default_factory=dict)
+    interfaces: Mapping[str, Interface] = field(default_factory=dict[str, Interface])
     """Interfaces by pod name; empty for a cluster on a network of its own."""
 
     mounts: tuple[MountView, ...] = ()

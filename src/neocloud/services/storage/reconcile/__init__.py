@@ -2,16 +2,15 @@
 """The reconcilers of object storage."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.reconciler import AnyReconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.storage.reconcile.buckets import BucketReconciler
 from neocloud.services.storage.reconcile.inventories import InventoryReconciler
 from neocloud.services.storage.reconcile.transfers import TransferReconciler
 
 
-def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Any]]:
+def reconcilers(dependencies: Dependencies) -> Sequence[AnyReconciler]:
     return (
         BucketReconciler(dependencies),
         TransferReconciler(dependencies),

@@ -4,7 +4,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import cast
 from urllib.parse import urlsplit
 
 from neocloud.core.kind import Rules, Violation
@@ -75,7 +74,7 @@ def _endpoint_violations(spec: TransferSpec, name: str) -> Iterable[Violation]:
     if kind not in ("nebius", "s3_compatible"):
         return
     path = f"spec.{name}.{kind}"
-    given = cast(_Provider, getattr(whole, kind))
+    given: _Provider = getattr(whole, kind)
     if not _REGION.fullmatch(given.region):
         yield Violation(f"{path}.region", "must be of letters, digits and '-', such as eu-north1")
     if isinstance(given, TransferSource.S3CompatibleProvider | TransferDestination.S3CompatibleProvider):

@@ -1,3 +1,4 @@
+# pyright: strict
 """Backends of jobs: a pod of its own, or a batch job of a Slurm cluster.
 
 Both are started, watched, stopped with a checkpoint, and started again when they were lost.
@@ -5,7 +6,7 @@ Both are started, watched, stopped with a checkpoint, and started again when the
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -251,7 +252,7 @@ class SlurmBackend:
         return models_folder(home, scope.job.spec.slurm_cluster_id) / scope.job_id
 
     @asynccontextmanager
-    async def _connect(self, scope: JobScope) -> AsyncIterator["_Cluster"]:
+    async def _connect(self, scope: JobScope) -> AsyncGenerator["_Cluster"]:
         if not await self.has_cluster(scope):
             raise Failed(
                 Reason.CLUSTER_UNUSABLE,

@@ -1,10 +1,11 @@
+# pyright: strict
 """Checks the data of a job and copies them into its folder: files of the project, and objects of buckets."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from neocloud.core.reconcile.background import BackgroundWork
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
@@ -16,7 +17,7 @@ from neocloud.services.tuning.reconcile.scope import JobScope
 from neocloud.services.tuning.types import INVALID_FILE, Files, Reason
 
 logger = logging.getLogger(__name__)
-Stage = Callable[[Dependencies, JobScope, Mapping[str, str]], Coroutine[Any, Any, None]]
+Stage = Callable[[Dependencies, JobScope, Mapping[str, str]], Coroutine[object, None, None]]
 LARGEST_FILE_BYTES = 5 * 10**9
 """The largest object; the gateway takes files of the same size."""
 MOST_AT_A_TIME = 4

@@ -1,3 +1,4 @@
+# pyright: strict
 """Writes the new model, its evaluation and the checkpoints to the bucket that the caller named.
 
 A folder is whole once its manifest is there, which is written last. Each job has a folder of its own, so
@@ -10,7 +11,7 @@ import asyncio
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,7 +205,7 @@ async def _write(
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[tuple[BinaryIO, int]]:
+def _opened(source: Source) -> Generator[tuple[BinaryIO, int]]:
     with Folder.open(source.folder) as folder, folder.file(source.path) as file:
         yield file, os.fstat(file.fileno()).st_size
 

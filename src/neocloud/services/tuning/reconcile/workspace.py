@@ -1,3 +1,4 @@
+# pyright: strict
 """Preparation of a job before it starts: recipes, base model, data, and settings for the recipes."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# pyright: strict
 """Resolve the settings of a job: values for "auto" and for what was left out, and the configuration of the
 recipes. Pure.
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """Pools: ranges of addresses, of another pool or, for private ones, without a source."""
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -83,8 +84,10 @@ class PoolRules(Rules[Pool]):
     def _cidr_violations(self, new: Pool, old: Pool | None, reader: ResourceReader) -> Iterator[Violation]:
         spec, kept = new.spec, _kept(new, old)
         sources = list(sources_of(reader, spec.source_pool_id)) if spec.source_pool_id else []
-        held = reader.reservations(pool_blocks(spec.source_pool_id)) if spec.source_pool_id else {}
-        siblings = [cidr for cidr, holder in held.items() if holder != new.metadata.id]
+        siblings: list[str] = []
+        if spec.source_pool_id:
+            held = reader.reservations(pool_blocks(spec.source_pool_id))
+            siblings = [cidr for cidr, holder in held.items() if holder != new.metadata.id]
         chosen: list[str] = []
         for index, block in enumerate(spec.cidrs):
             field = f"spec.cidrs[{index}]"
@@ -175,7 +178,7 @@ def _kept(new: Pool, old: Pool | None) -> dict[int, str]:
     if old is None:
         return {}
     before = [(block.cidr, cidr) for block, cidr in zip(old.spec.cidrs, old.status.cidrs, strict=False)]
-    kept = {}
+    kept: dict[int, str] = {}
     for index, block in enumerate(new.spec.cidrs):
         found = next((pair for pair in before if pair[0] == block.cidr), None)
         if found is not None:
@@ -202,7 +205,7 @@ def _removal_violations(
     new: Pool, old: Pool | None, kept: dict[int, str], reader: ResourceReader
 ) -> Iterator[Violation]:
     gone = set(old.status.cidrs if old else ()) - set(kept.values())
-    taken = reader.reservations(pool_blocks(new.metadata.id)) if gone else {}
+    taken = reader.reservations(pool_blocks(new.metadata.id)) if gone else dict[str, str]()
     for cidr in sorted(gone):
         user = overlapping(IPv4Network(cidr), taken)
         if user is not None:

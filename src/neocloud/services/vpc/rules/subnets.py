@@ -1,3 +1,4 @@
+# pyright: strict
 """Subnets: the ranges that each has alone, chosen or taken from its network's pools."""
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -147,7 +148,7 @@ def _route_table_violations(new: Subnet, reader: ResourceReader) -> Iterator[Vio
 
 
 def _block_violations(new: Subnet, network: Resource, reader: ResourceReader) -> Iterator[Violation]:
-    sources, chosen = private_sources(reader, network), []
+    sources, chosen = private_sources(reader, network), list[str]()
     for path, block in _blocks(new.spec.ipv4_private_pools):
         field = f"{_POOLS}.{path}"
         try:

@@ -1,3 +1,4 @@
+# pyright: strict
 """Print, as JSON, what a job with one CPU can use of its node. Runs as one task on each node."""
 
 import json
@@ -5,12 +6,12 @@ import os
 import resource
 
 
-def soft_limit(kind):
+def soft_limit(kind: int) -> int:
     """Return the soft limit, -1 for none."""
     return resource.getrlimit(kind)[0]
 
 
-def own_memory_limit():
+def own_memory_limit() -> int:
     """Return the kernel's limit, in bytes, of the control group that this process is in; -1 for none."""
     with open("/proc/self/cgroup") as file:
         groups = [line.strip()[3:] for line in file if line.startswith("0::/")]

@@ -1,3 +1,4 @@
+# pyright: strict
 """Measure one worker from inside and print the figures as JSON. Runs in the shared root on the worker.
 
 Usage: python3 - [SHARED_ROOT] < node.py. Without the folder no speeds are measured, which takes no time.
@@ -12,7 +13,7 @@ import time
 FILE_MIB = 64
 
 
-def read_number(*paths):
+def read_number(*paths: str) -> int | None:
     """Return the number in the first of these files that has one; None for "max" or no file."""
     for path in paths:
         try:
@@ -25,7 +26,7 @@ def read_number(*paths):
     return None
 
 
-def cpus():
+def cpus() -> float:
     found = float(len(os.sched_getaffinity(0)))
     quota = read_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu.max")
     if quota and quota > 0:
@@ -33,13 +34,13 @@ def cpus():
     return found
 
 
-def memory_mib():
+def memory_mib() -> int:
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max")
     return min(found, limit or found) // 2**20
 
 
-def gpus():
+def gpus() -> list[str] | None:
     """Return the names of the GPUs that the driver lists; None without a driver."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
@@ -49,7 +50,7 @@ def gpus():
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
 
 
-def shared_root_speed(root):
+def shared_root_speed(root: str) -> tuple[float, float]:
     """Return MiB/s written through to disk and read back past the page cache."""
     path = os.path.join(root, f".neocloud-speed-{os.uname().nodename}")
     block = os.urandom(2**20)
@@ -71,8 +72,8 @@ def shared_root_speed(root):
             os.unlink(path)
 
 
-def main():
-    report = {
+def main() -> None:
+    report: dict[str, object] = {
         "cpus": cpus(),
         "memory_mib": memory_mib(),
         "gpus": gpus(),
