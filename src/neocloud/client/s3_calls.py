@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 Answer: TypeAlias = Mapping[str, Any]
-"""What S3 says, by botocore's names."""
+"""An answer of S3, by botocore's names."""
 
 
 class Call(Protocol):

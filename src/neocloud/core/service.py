@@ -113,7 +113,7 @@ class Method(Generic[RequestT]):
 
 
 AnyMethod: TypeAlias = Method[Any]
-"""Of one type of request, which a list of methods does not say."""
+"""A method with one type of request, which a list of methods cannot name."""
 
 
 @dataclass(frozen=True)

@@ -195,4 +195,4 @@ class Reconciler(Protocol[ScopeT]):
 
 AnyStep: TypeAlias = Step[Any]
 AnyReconciler: TypeAlias = Reconciler[Any]
-"""Of the scope of one kind, which a list of them does not say."""
+"""A reconciler with the scope of its kind, which a list of them cannot name."""
