@@ -12,7 +12,14 @@ import typer
 from neocloud.cli import sign_in
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, table, warn
-from neocloud.cli.resources.lookup import ProjectClient, id_of, project_id_of, tenant_id_of
+from neocloud.cli.resources.lookup import (
+    Connected,
+    CurrentProfile,
+    ProjectClient,
+    id_of,
+    project_id_of,
+    tenant_id_of,
+)
 from neocloud.cli.resources.names import SERVICE_ACCOUNTS
 from neocloud.cli.resources.people import user_id
 from neocloud.cli.sign_in import format_account
@@ -126,11 +133,15 @@ def login(
             profile = replace(profile, project_id=project_id_of(client, profile, project))
         elif session:
             profile = replace(profile, project_id=sign_in.default_project(client, profile.tenant_id))
+    _keep(profile, session)
+    _welcome(profile, sign_in.format_account(answer))
+
+
+def _keep(profile: Profile, session: sign_in.Session | None) -> None:
     profiles = read_profiles(config_file()).with_profile(profile)
     if session:
         write_session(Path(profile.session_file), session)
     write_profiles(profiles, config_file())
-    _welcome(profile, sign_in.format_account(answer))
 
 
 def _refuse_with_url(url: str, endpoint: str, fingerprint: str) -> None:
@@ -310,7 +321,8 @@ session_app = command_group("Sign-in sessions.\n\nExample:\n\n  neo session list
 
 @session_app.command("list")
 def list_sessions(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     user: Annotated[
         str, typer.Option(help="E-mail address or id of another user account (admins only).")
     ] = "",
@@ -323,11 +335,9 @@ def list_sessions(
       neo session list
       neo session list --user alice@example.com
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        parent_id = user_id(client, profile.tenant_id, user)
-        found = client.list_all(f"{SESSIONS}/List", {"parent_id": parent_id})
-        items = [contract.to_document(item) for item in found]
+    parent_id = user_id(client, profile.tenant_id, user)
+    found = client.list_all(f"{SESSIONS}/List", {"parent_id": parent_id})
+    items = [contract.to_document(item) for item in found]
     rows = (
         (
             item["metadata"]["id"],
@@ -383,7 +393,7 @@ def revoke(
 
 
 @session_app.command()
-def token(context: typer.Context) -> None:
+def token(client: Connected) -> None:
     """Print an access token for other programs, as `neo iam get-access-token` does.
 
     It is valid for an hour at most. Anyone who has it can act as you.
@@ -393,5 +403,4 @@ def token(context: typer.Context) -> None:
       neo session token
       export NEBIUS_IAM_TOKEN=$(neo session token)
     """
-    with client_of(context) as client:
-        echo(client.tokens.token())
+    echo(client.tokens.token())

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -27,9 +26,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration
-from neocloud.cli.resources.lookup import ProjectClient
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import connect
+from neocloud.cli.resources.lookup import Connected, CurrentProfile, ProjectClient
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node
@@ -48,7 +45,8 @@ app = command_group()
 
 @app.command()
 def top(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     interval: IntervalOption = 2,
     once: OnceOption = False,
     output: OutputOption = Format.TABLE,
@@ -65,19 +63,17 @@ def top(
       neo fleet top --once
       neo fleet top -o json
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        cloud = ProjectClient(client, profile, "")
-        screen = console()
-        if output is Format.TABLE and not once and screen.is_terminal:
-            with Live(console=screen, screen=True, auto_refresh=False) as live:
-                live_screen.repeat(
-                    lambda: document_of(cloud),
-                    lambda document: live.update(drawn(document, live.console), refresh=True),
-                    lambda: client.sleep(interval),
-                )
-            return
-        document = document_of(cloud)
+    cloud = ProjectClient(client, profile, "")
+    screen = console()
+    if output is Format.TABLE and not once and screen.is_terminal:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            live_screen.repeat(
+                lambda: document_of(cloud),
+                lambda document: live.update(drawn(document, live.console), refresh=True),
+                lambda: client.sleep(interval),
+            )
+        return
+    document = document_of(cloud)
     if output is not Format.TABLE:
         show(output, document, fields_table(()))
         return

@@ -64,8 +64,8 @@ class Writer:
 
 
 @contextmanager
-def new_file(target: Path, *, replace: bool) -> Iterator[BinaryIO]:
-    """Open a file that gets its name when the body has succeeded; else nothing is left."""
+def new_file(target: Path, *, replace: bool) -> Iterator[Writer]:
+    """Yield what writes into a file that gets its name when the body has succeeded; else nothing is left."""
     refuse_existing(target, replace=replace)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
@@ -73,7 +73,7 @@ def new_file(target: Path, *, replace: bool) -> Iterator[BinaryIO]:
         raise _unwritable(target, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            yield file
+            yield Writer(file)
         if replace:
             os.replace(name, target)
         else:

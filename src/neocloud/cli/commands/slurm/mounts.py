@@ -20,7 +20,15 @@ SubmountOption = Annotated[
 ]
 
 
-def mounted(text: str) -> dict[str, str]:
+def mounts_of(filesystem: FilesystemOption = None, submount: SubmountOption = None) -> JsonObject:
+    """Return the fields of the spec."""
+    return {
+        "filesystems": [_mounted(text) for text in filesystem or ()],
+        "submounts": [_submount(text) for text in submount or ()],
+    }
+
+
+def _mounted(text: str) -> dict[str, str]:
     identifier, colon, path = text.partition(":")
     if not (identifier and colon and path):
         raise typer.BadParameter(
@@ -31,7 +39,7 @@ def mounted(text: str) -> dict[str, str]:
     return {"filesystem_id": identifier, "mount_path": path}
 
 
-def submount_of(text: str) -> JsonObject:
+def _submount(text: str) -> JsonObject:
     path, equals, rest = text.partition("=")
     size, colon, medium = rest.partition(":")
     if not (path and equals and size.isascii() and size.isdigit()) or (colon and medium != "memory"):

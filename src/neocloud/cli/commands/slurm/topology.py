@@ -1,7 +1,6 @@
 """Options of `neo slurm cluster create` for the places of nodes: below switches, or in blocks."""
 
 import re
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -32,20 +31,22 @@ _PLACE = re.compile(
 )
 
 
-def topology_of(places: Sequence[str], blocks: Sequence[str], sizes: Sequence[int]) -> JsonObject:
-    """Return the topology of the options; empty without any."""
-    if places and blocks:
+def topology_of(
+    place: PlaceOption = None, block: BlockOption = None, block_size: BlockSizeOption = None
+) -> JsonObject:
+    """Return the field of the spec; nothing without these options."""
+    if place and block:
         raise typer.BadParameter(
             "nodes are below switches or in blocks; give one of them", param_hint="--block"
         )
-    if sizes and not blocks:
+    if block_size and not block:
         raise typer.BadParameter("needs --block", param_hint="--block-size")
-    if blocks:
-        placed = [_placed(text, "--block", "SET:FIRST-LAST=BLOCK", "worker:0-17=rack-1") for text in blocks]
-        return {"type": "BLOCK", "nodes": placed, "block_sizes": list(sizes)}
+    if block:
+        placed = [_placed(text, "--block", "SET:FIRST-LAST=BLOCK", "worker:0-17=rack-1") for text in block]
+        return {"topology": {"type": "BLOCK", "nodes": placed, "block_sizes": block_size or []}}
     shape, example = "SET:FIRST-LAST=SWITCH/...", "worker:0-17=spine-1/leaf-1"
-    placed = [_placed(text, "--place", shape, example) for text in places]
-    return {"type": "TREE", "nodes": placed} if placed else {}
+    placed = [_placed(text, "--place", shape, example) for text in place or ()]
+    return {"topology": {"type": "TREE", "nodes": placed}} if placed else {}
 
 
 def _placed(text: str, option: str, shape: str, example: str) -> JsonObject:
