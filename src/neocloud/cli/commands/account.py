@@ -23,7 +23,7 @@ from neocloud.cli.resources.lookup import (
 from neocloud.cli.resources.names import SERVICE_ACCOUNTS
 from neocloud.cli.resources.people import user_id
 from neocloud.cli.sign_in import format_account
-from neocloud.cli.target import client_of, profile_of
+from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect, connect_as, invoker, live_endpoint, open_channel
 from neocloud.client.credentials import read_credentials
@@ -280,7 +280,7 @@ whoami_app = command_group()
 
 
 @whoami_app.command()
-def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def whoami(client: Connected, profile: CurrentProfile, output: OutputOption = Format.TABLE) -> None:
     """Show the account, tenant and project that commands use.
 
     Examples:
@@ -288,9 +288,7 @@ def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
       neo whoami
       neo --profile alice whoami -o json
     """
-    profile = profile_of(context)
-    with client_of(context) as client:
-        answer = client.call("nebius.iam.v1.ProfileService/Get")
+    answer = client.call("nebius.iam.v1.ProfileService/Get")
     rows = [
         ("Account", format_account(answer)),
         ("Tenant", profile.tenant_id),
@@ -340,11 +338,8 @@ def list_sessions(
     items = [contract.to_document(item) for item in found]
     rows = (
         (
-            item["metadata"]["id"],
-            item["spec"].get("method", ""),
-            item["spec"].get("client", ""),
-            _minute(item["status"]["last_refreshed_at"]),
-            _minute(item["status"]["expires_at"]),
+            *(item["metadata"]["id"], item["spec"].get("method", ""), item["spec"].get("client", "")),
+            *(_minute(item["status"][time]) for time in ("last_refreshed_at", "expires_at")),
         )
         for item in items
     )
@@ -354,7 +349,8 @@ def list_sessions(
 
 @session_app.command()
 def revoke(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     session_id: Annotated[str, typer.Argument(help="Id of the session.")] = "",
     everything: Annotated[
         bool, typer.Option("--all", help="Revoke all of yours, including this one.")
@@ -376,19 +372,17 @@ def revoke(
     """
     if sum(map(bool, (session_id, everything, user, service_account))) != 1:
         raise typer.BadParameter("Give a session id, or one of --all, --user, --service-account.")
-    profile = profile_of(context)
-    with connect(profile) as client:
-        if session_id:
-            client.call(f"{SESSIONS}/Revoke", {"id": session_id})
-        elif everything:
-            client.call(REVOKE, {"all_my_active": True})
-        elif user:
-            account_id = user_id(client, profile.tenant_id, user)
-            client.call(REVOKE, {"tenant_user_account_id": account_id})
-        else:
-            cloud = ProjectClient(client, profile, profile.project_id)
-            account_id = id_of(cloud, SERVICE_ACCOUNTS, service_account)
-            client.call(REVOKE, {"service_account_id": account_id})
+    if session_id:
+        client.call(f"{SESSIONS}/Revoke", {"id": session_id})
+    elif everything:
+        client.call(REVOKE, {"all_my_active": True})
+    elif user:
+        account_id = user_id(client, profile.tenant_id, user)
+        client.call(REVOKE, {"tenant_user_account_id": account_id})
+    else:
+        cloud = ProjectClient(client, profile, profile.project_id)
+        account_id = id_of(cloud, SERVICE_ACCOUNTS, service_account)
+        client.call(REVOKE, {"service_account_id": account_id})
     echo("Revoked.")
 
 

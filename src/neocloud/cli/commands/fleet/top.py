@@ -15,16 +15,7 @@ from neocloud.cli.commands.fleet.node_lookup import place_of, reasons, waits_for
 from neocloud.cli.commands.top import IntervalOption, OnceOption, host_of, server_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.server_process import get_text
-from neocloud.cli.output import (
-    Format,
-    JsonObject,
-    OutputOption,
-    View,
-    console,
-    fields_table,
-    show,
-    table,
-)
+from neocloud.cli.output import Format, JsonObject, OutputOption, View, console, fields_table, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import Connected, CurrentProfile, ProjectClient
 

@@ -1,16 +1,13 @@
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.slurm.mounts import mounts_of
-from neocloud.cli.commands.slurm.topology import topology_of
+from neocloud.cli.commands.slurm.cluster_options import NOTHING, ElasticOptions, SpecOptions
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
-from neocloud.cli.lazy import Options
 from neocloud.cli.output import (
     DryRunOption,
     Format,
@@ -22,17 +19,11 @@ from neocloud.cli.output import (
     show,
 )
 from neocloud.cli.progress import duration
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    Cloud,
-    ClusterArgument,
-    ProjectClient,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, ProjectClient
 from neocloud.cli.resources.names import resolve_names
 from neocloud.cli.resources.noun import load_method
 from neocloud.cli.resources.prices import show_trial
 from neocloud.cli.resources.shapes import with_first, worker_shapes
-from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -47,17 +38,6 @@ NameArgument = Annotated[
 WorkersOption = Annotated[
     int, typer.Option(help="Number of worker nodes; with --min-workers, how many there are at most.")
 ]
-MinWorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Workers that stay when they are idle. The others are started when jobs wait for them.",
-    ),
-]
-IdleSecondsOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="How long a worker is idle before it goes, with --min-workers. Default: 300."),
-]
 PlatformOption = Annotated[
     str,
     typer.Option(
@@ -69,74 +49,10 @@ PresetOption = Annotated[
     typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest of 4 GiB that fits."),
 ]
 NodeSetOption = Annotated[str, typer.Option(help="Name of the node set; nodes are NAME-0, NAME-1.")]
-SharedRootSizeOption = Annotated[int, typer.Option(help="Size of the shared root in GiB; 0: the default.")]
-SshKeyOption = Annotated[
-    list[Path] | None,
-    typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
-]
-LoginPortOption = Annotated[
-    int, typer.Option(help="Port of the login node on this machine; 0: any free port.")
-]
-LoginNodesOption = Annotated[
-    int, typer.Option(help="Number of login nodes behind the port; each session goes to one that answers.")
-]
-ControllersOption = Annotated[
-    int, typer.Option(min=1, max=2, help="Number of controllers; with 2, one takes over from the other.")
-]
-SubnetOption = Annotated[
-    str, typer.Option(help="Id or name of the subnet of the nodes. Default: a new network for the cluster.")
-]
-AutoRepairOption = Annotated[
-    bool, typer.Option("--auto-repair", help="Drain, restart and verify workers that fail: neo fleet node.")
-]
 SparesOption = Annotated[
     int, typer.Option(min=0, help="Of the workers, how many wait as verified spares; with --auto-repair.")
 ]
 ReuseOption = Annotated[bool, typer.Option("--reuse", help="Use the existing cluster of this name, if any.")]
-
-
-def _elastic(min_workers: MinWorkersOption = None, idle_seconds: IdleSecondsOption = None) -> JsonObject:
-    if min_workers is None:
-        if idle_seconds is not None:
-            raise typer.BadParameter(
-                "needs --min-workers: workers go in elastic sets only", param_hint="--idle-seconds"
-            )
-        return {}
-    return {"elastic": {"min_count": min_workers, "idle_seconds": idle_seconds or 0}}
-
-
-def _login(
-    ssh_key: SshKeyOption = None, login_port: LoginPortOption = 0, login_nodes: LoginNodesOption = 1
-) -> JsonObject:
-    keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
-    return {"ssh_public_keys": keys, "port": login_port, "count": login_nodes}
-
-
-NOTHING: JsonObject = {}
-ElasticOptions = Annotated[JsonObject, Options(_elastic)]
-LoginOptions = Annotated[JsonObject, Options(_login)]
-MountOptions = Annotated[JsonObject, Options(mounts_of)]
-TopologyOptions = Annotated[JsonObject, Options(topology_of)]
-
-
-def _spec(
-    shared_root_size: SharedRootSizeOption = 0,
-    login: LoginOptions = NOTHING,
-    controllers: ControllersOption = 1,
-    subnet: SubnetOption = "",
-    mounts: MountOptions = NOTHING,
-    topology: TopologyOptions = NOTHING,
-    auto_repair: AutoRepairOption = False,
-) -> JsonObject:
-    return {
-        "shared_root": {"size_gibibytes": shared_root_size},
-        "login": login,
-        "controller": {"count": controllers},
-        "subnet_id": subnet,
-        "auto_repair": auto_repair,
-        **mounts,
-        **topology,
-    }
 
 
 def create(
@@ -147,7 +63,7 @@ def create(
     platform: PlatformOption = "",
     preset: PresetOption = "",
     node_set: NodeSetOption = "worker",
-    spec: Annotated[JsonObject, Options(_spec)] = NOTHING,
+    spec: SpecOptions = NOTHING,
     spares: SparesOption = 0,
     reuse: ReuseOption = False,
     dry_run: DryRunOption = False,

@@ -27,13 +27,7 @@ from neocloud.cli.output import (
     warn,
 )
 from neocloud.cli.progress import stage
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    MODELS,
-    TUNING_JOBS,
-    Cloud,
-    ProjectClient,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, MODELS, TUNING_JOBS, Cloud, ProjectClient
 from neocloud.cli.resources.prices import show_trial, tried
 from neocloud.cli.resources.shapes import first_possible_shape, with_first
 from neocloud.cli.storage.places import SCHEME
