@@ -16,7 +16,7 @@ from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, tab
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.commands import add_nouns
 from neocloud.cli.resources.lookup import Connected, ProjectOption, project_id_of
-from neocloud.cli.storage.commands.exports import ToBucketOption, exported
+from neocloud.cli.storage.exports import ToBucketOption, exported
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect

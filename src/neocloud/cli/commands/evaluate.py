@@ -16,8 +16,8 @@ from neocloud.cli.evaluation.tasks import Tasks, run_tasks
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, warn
 from neocloud.cli.progress import stage
-from neocloud.cli.storage.commands.session import s3_session
 from neocloud.cli.storage.places import SCHEME, bucket_place_of
+from neocloud.cli.storage.session import s3_session
 from neocloud.cli.target import gateway_of
 from neocloud.client.errors import ClientError
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.commands import instance
-from neocloud.cli.commands.slurm import login
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.resources.condition import in_words, of_machine
@@ -134,6 +133,8 @@ def ssh(
             f"Say which: neo compute instance ssh {quote(name)}, or neo slurm cluster ssh {quote(name)}",
         )
     if is_cluster:
+        from neocloud.cli.commands.slurm import login  # noqa: PLC0415  all of `neo slurm`, which `neo ls` lacks
+
         login.ssh(cloud, name, command, identity, user=user or login.ROOT)
     elif is_machine:
         account = user or instance.DEFAULT_USER

@@ -43,8 +43,8 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.ssh import read_public_keys
-from neocloud.cli.storage.commands.session import EnvKeyOption
 from neocloud.cli.storage.places import BucketPlace
+from neocloud.cli.storage.session import EnvKeyOption
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.backup.archive import BackupError, open_regular
 from neocloud.core import contract
