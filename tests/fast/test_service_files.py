@@ -1,5 +1,6 @@
 """The files that a service may have (docs/howto/add-a-service.md), the same in all services."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,15 @@ def test_no_file_is_longer_than_400_lines() -> None:
     assert len(files) > 100
     long = {str(path): count for path in files if (count := len(path.read_text().splitlines())) > 400}
     assert not long, f"a file answers one question; divide these: {long}"
+
+
+def test_every_function_fits_a_screen() -> None:
+    files = [path for path in SERVICES.parent.rglob("*.py") if "messages" not in path.parts]
+    sizes = {
+        f"{path}:{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert len(sizes) > 5_000
+    assert {name: lines for name, lines in sizes.items() if lines > 60} == {}

@@ -8,7 +8,7 @@ show its own help. Only this module and `main` import by name.
 import importlib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -81,9 +81,73 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@dataclass(frozen=True)
+class Options:
+    """In the annotation of a command's parameter: it stands for the parameters of a function or class, whose
+    answer is its value. Commands share options by it, and what these mean."""
+
+    build: Callable[..., Any]
+    is_last: bool = False
+    """Whether they come after the command's own, in help; --output is the last of all."""
+
+
+class CommandApp(typer.Typer):
+    """An app whose commands may have `Options` among their parameters."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        add = super().command(name, **settings)
+
+        def register(function: Callable[..., None]) -> Callable[..., None]:
+            add(_with_options(function))
+            return function
+
+        return register
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with the parameters that its `Options` stand for in their place."""
+    own = inspect.signature(function, eval_str=True).parameters
+    groups = {
+        name: Options(_with_options(each.build), each.is_last)
+        for name, parameter in own.items()
+        for each in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(each, Options)
+    }
+    if not groups:
+        return function
+    inner = {name: inspect.signature(each.build, eval_str=True).parameters for name, each in groups.items()}
+    parameters: dict[str, inspect.Parameter] = {}
+    for name in sorted(
+        own, key=lambda name: 2 * (name == "output") + (name in groups and groups[name].is_last)
+    ):
+        parameters |= inner.get(name, {name: own[name]})
+
+    def command(**given: Any) -> Any:
+        values = {
+            name: each.build(**{key: given[key] for key in inner[name]}) for name, each in groups.items()
+        }
+        return function(**{name: values[name] if name in values else given[name] for name in own})
+
+    take(command, {name: (each.annotation, each.default) for name, each in parameters.items()})
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    return command
+
+
+def take(command: Callable[..., Any], parameters: Mapping[str, tuple[Any, Any]]) -> None:
+    """Let a function with `**given` have these parameters, each an annotation and a default, as Typer reads
+    them. `inspect.Parameter.empty` is no default."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    signature = [
+        inspect.Parameter(name, keyword, annotation=annotation, default=default)
+        for name, (annotation, default) in parameters.items()
+    ]
+    vars(command)["__signature__"] = inspect.Signature(signature)
+    command.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
+
+
 def command_group(help_text: str = "") -> typer.Typer:
     """Return an app for one command or, with a help text, for a group of commands; all share one style."""
-    return typer.Typer(
+    return CommandApp(
         cls=CommandGroup,
         rich_markup_mode="rich",
         add_completion=False,

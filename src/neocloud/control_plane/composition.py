@@ -7,7 +7,7 @@ services is in its `provides`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -144,24 +144,12 @@ def compose(
         .update(overrides or ServiceRegistry())
     )
 
-    async def bootstrap(store: Store) -> iam.Bootstrap:
-        await ledger.recount(store)
-        await compute.sync_public_images(store, settings, clock)
-        return await iam.bootstrap(
-            store,
-            clock,
-            tenant_name=settings.tenant_name,
-            region=settings.region,
-            held_credentials=state_dir.held_credentials(settings),
-            make_key=make_key,
-        )
-
     return Composition(
         settings=settings,
         engine=engine,
         clock=clock,
         services=SERVICES,
-        bootstrap=bootstrap,
+        bootstrap=_bootstrap(settings, clock, ledger, make_key),
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         provided=provided,
@@ -174,6 +162,24 @@ def compose(
         history_removed=ledger.forgotten,
         after_run=routes.after_run,
     )
+
+
+def _bootstrap(
+    settings: Settings, clock: Clock, ledger: quotas.Ledger, make_key: Callable[[], RSAPrivateKey]
+) -> Callable[[Store], Awaitable[iam.Bootstrap]]:
+    async def bootstrap(store: Store) -> iam.Bootstrap:
+        await ledger.recount(store)
+        await compute.sync_public_images(store, settings, clock)
+        return await iam.bootstrap(
+            store,
+            clock,
+            tenant_name=settings.tenant_name,
+            region=settings.region,
+            held_credentials=state_dir.held_credentials(settings),
+            make_key=make_key,
+        )
+
+    return bootstrap
 
 
 def control_plane(
@@ -214,18 +220,6 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
                 tasks.create_task(keep_certificate(ensure_storage, "object storage for workloads", clock))
                 tasks.create_task(keep_certificate(ensure_collectors, "/metrics for collectors", clock))
 
-        def gateway(api: str) -> GatewayProcess:
-            return GatewayProcess.of(
-                *(settings.home, settings.gateway_port, api),
-                [
-                    *(f"--known-host={host}" for host in gateway_names(settings)),
-                    *(f"--media-domain={domain}" for domain in settings.media_domains),
-                ],
-                public=_public_gateway(settings, MODEL_GATEWAY, settings.gateway_tls_port),
-                log_level=settings.log_level,
-                log_format=settings.log_format,
-            )
-
         store_of_metrics = metrics_store(settings) if settings.metrics else None
         if store_of_metrics is None:
             await stop_metrics_store(settings.home)
@@ -241,7 +235,7 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             composition,
             bootstrap=bootstrap,
             background_task=follow,
-            gateway=gateway,
+            gateway=_model_gateway(settings),
             objects=_objects(settings, storage_access),
             metrics_store=store_of_metrics,
             collectors=await asyncio.to_thread(ensure_collectors),
@@ -249,6 +243,24 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
         )
     finally:
         await engine.close()
+
+
+def _model_gateway(settings: Settings) -> Callable[[str], GatewayProcess]:
+    """Return what makes the model gateway, from the address of the gRPC API."""
+
+    def gateway(api: str) -> GatewayProcess:
+        return GatewayProcess.of(
+            *(settings.home, settings.gateway_port, api),
+            [
+                *(f"--known-host={host}" for host in gateway_names(settings)),
+                *(f"--media-domain={domain}" for domain in settings.media_domains),
+            ],
+            public=_public_gateway(settings, MODEL_GATEWAY, settings.gateway_tls_port),
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+        )
+
+    return gateway
 
 
 def _objects(settings: Settings, workloads: WorkloadStorage | None = None) -> Callable[[str], GatewayProcess]:

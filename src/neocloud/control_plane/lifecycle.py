@@ -161,15 +161,9 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             tenant_id = first.tenant_id
             return await _status(composition, tenant_id, authorizer, subject, certificate, dependencies)
 
-        async def require_operator(subject: Subject) -> None:
-            try:
-                await authorizer.authorize(subject, MACHINE_PERMISSION, first.tenant_id)
-            except contract.ApiError as error:
-                text = "Only an operator of this cloud can read its metrics."
-                raise contract.permission_denied(MACHINE_PERMISSION, "", text) from error
-
         key = await asyncio.to_thread(load_or_make_scrape_key, settings.home)
-        metrics = MetricsPage(composition.services, dependencies, worker, key, require_operator)
+        allowed = _only_operators(authorizer, first.tenant_id)
+        metrics = MetricsPage(composition.services, dependencies, worker, key, allowed)
         server = _api_server(composition, dependencies, authorizer, worker, inventory, status, metrics)
         await server.start()
         stack.push_async_callback(server.stop)
@@ -183,11 +177,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         started = dict(zip(companions, addresses, strict=True))
         server.gateway_port = gateway.public_port if gateway else 0
         if store_of_metrics is not None:
-            known = {
-                "control-plane": server.addresses.collectors,
-                "gateway": started[gateway] if gateway else "",
-            }
-            await asyncio.to_thread(composition.collect, {job: at for job, at in known.items() if at})
+            await _collect(composition, server.addresses.collectors, started[gateway] if gateway else "")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             to_watch = _background(composition, store, server, worker, public)
@@ -205,6 +195,25 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             for task in watching:
                 task.cancel()
             await worker.stop()
+
+
+async def _collect(composition: Composition, control_plane: str, gateway: str) -> None:
+    """Let the store of metrics collect from these addresses."""
+    known = {"control-plane": control_plane, "gateway": gateway}
+    await asyncio.to_thread(composition.collect, {job: at for job, at in known.items() if at})
+
+
+def _only_operators(authorizer: Authorizer, tenant_id: str) -> Callable[[Subject], Awaitable[None]]:
+    """Return what raises PERMISSION_DENIED for those who are no operators."""
+
+    async def require_operator(subject: Subject) -> None:
+        try:
+            await authorizer.authorize(subject, MACHINE_PERMISSION, tenant_id)
+        except contract.ApiError as error:
+            text = "Only an operator of this cloud can read its metrics."
+            raise contract.permission_denied(MACHINE_PERMISSION, "", text) from error
+
+    return require_operator
 
 
 def _api_server(

@@ -95,20 +95,18 @@ async def running_objects(
         )
         app = Gateway(s3, registry_app(store, authorizer, clock, settings, key, mirrors), settings.domains)
         network = transfers or TransferNetwork(endpoint, settings.region)
-        loops = [
-            asyncio.create_task(follower.run()),
-            asyncio.create_task(run_workers(store, clock)),
-            asyncio.create_task(audit_log.run()),
-            asyncio.create_task(TransferFollower(store, control_plane, clock, network).run()),
-            asyncio.create_task(InventoryFollower(store, control_plane, clock).run()),
+        work = [
+            *(follower.run(), run_workers(store, clock), audit_log.run()),
+            TransferFollower(store, control_plane, clock, network).run(),
+            InventoryFollower(store, control_plane, clock).run(),
         ]
         if isinstance(store.engine.blobs, S3Blobs):
-            loops.append(asyncio.create_task(store.engine.blobs.watch()))
+            work.append(store.engine.blobs.watch())
         if scrub_bytes_per_second:
-            loops.append(asyncio.create_task(scrubber.run()))
+            work.append(scrubber.run())
         if advisory_file is not None:
-            scanner = Scanner(store, clock, advisory_file, advisories.index_file(folder))
-            loops.append(asyncio.create_task(scanner.run()))
+            work.append(Scanner(store, clock, advisory_file, advisories.index_file(folder)).run())
+        loops = [asyncio.create_task(each) for each in work]
         for loop in loops:
             loop.add_done_callback(_note_end)
         try:

@@ -10,7 +10,6 @@ import pytest
 from neocloud.messages.neocloud.storage.v1 import TemporaryKey
 
 from neocloud.cli.commands import evaluate
-from neocloud.cli.evaluation import data_source
 from neocloud.core import contract
 from tests.fast.cli.conftest import Neo, Ran
 from tests.fast.cli.fake_control_plane import FakeServer
@@ -64,6 +63,6 @@ def test_conversations_come_from_an_object(
     ran = run(signed_in, f"s3://{bucket}/absent.jsonl")
     assert ran.code == 3 and f"There is no object s3://{bucket}/absent.jsonl" in ran.err
     assert run(signed_in, f"s3://{bucket}/folder/").code == 2
-    monkeypatch.setattr(data_source, "LARGEST_BYTES", 10)
+    monkeypatch.setattr("neocloud.cli.commands.evaluate.LARGEST_BYTES", 10)
     ran = run(signed_in, f"s3://{bucket}/test.jsonl")
     assert ran.code == 2 and "at most 10 are read" in ran.err

@@ -271,9 +271,9 @@ def test_ssh_finds_a_machine_or_a_cluster(
     signed_in: Neo, served: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    monkeypatch.setattr(instance, "ssh", lambda context, name, *_, **__: called.append(f"machine {name}"))
+    monkeypatch.setattr(instance, "ssh", lambda cloud, name, *_, **__: called.append(f"machine {name}"))
 
-    def sign_in(context: Any, name: str, command: Any, identity: Any, user: str, project: str) -> None:
+    def sign_in(cloud: Any, name: str, command: Any, identity: Any, user: str) -> None:
         called.append(f"cluster {name} as {user}")
 
     monkeypatch.setattr(login, "ssh", sign_in)
@@ -304,7 +304,7 @@ def test_ssh_finds_a_cluster_for_a_caller_without_rights_to_machines(
         raise refusal
 
     called: list[str] = []
-    monkeypatch.setattr(login, "ssh", lambda context, name, *_, **__: called.append(name))
+    monkeypatch.setattr(login, "ssh", lambda cloud, name, *_, **__: called.append(name))
     served.serve(f"{INSTANCES}/GetByName", refuse)
     ran = signed_in("ssh", "lab")
     assert ran.code == 0, ran.err

@@ -37,8 +37,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def write(file: Path, manifest: object = MANIFEST_OF, files: bytes = ZSTD + b"files") -> Path:
-    with new_file(file, replace=True) as opened:
-        writer = Writer(opened)
+    with new_file(file, replace=True) as writer:
         writer.add(MANIFEST, [json.dumps(manifest).encode()])
         writer.add(ACCOUNTING, [b"rows"])
         writer.add(FILES, [files[:3], files[3:]])
@@ -131,8 +130,8 @@ class TestFile:
 
     def test_a_file_that_came_meanwhile_is_not_replaced(self, tmp_path: Path) -> None:
         file = tmp_path / "backup"
-        with pytest.raises(ClientError, match="exists already"), new_file(file, replace=False) as opened:
-            opened.write(b"new")
+        with pytest.raises(ClientError, match="exists already"), new_file(file, replace=False) as writer:
+            writer.add(MANIFEST, [b"new"])
             file.write_text("other")
         assert file.read_text() == "other"
         assert list(tmp_path.iterdir()) == [file]

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from neocloud.messages.neocloud.storage.v1 import TemporaryKey
 
-from neocloud.cli.machine.object_storage import object_rows, object_warnings
+from neocloud.cli.commands.status import object_rows, object_warnings
 from neocloud.cli.storage import checksums, copier, places, service
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile

@@ -13,11 +13,18 @@ import typer
 from neocloud.cli import sign_in
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, table, warn
-from neocloud.cli.resources.lookup import ProjectClient, id_of, project_id_of, tenant_id_of
+from neocloud.cli.resources.lookup import (
+    Connected,
+    CurrentProfile,
+    ProjectClient,
+    id_of,
+    project_id_of,
+    tenant_id_of,
+)
 from neocloud.cli.resources.names import SERVICE_ACCOUNTS
 from neocloud.cli.resources.people import user_id
 from neocloud.cli.sign_in import format_account
-from neocloud.cli.target import client_of, profile_of
+from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect, connect_as, invoker, live_endpoint, open_channel
 from neocloud.client.credentials import read_credentials
@@ -127,11 +134,15 @@ def login(
             profile = replace(profile, project_id=project_id_of(client, profile, project))
         elif session:
             profile = replace(profile, project_id=sign_in.default_project(client, profile.tenant_id))
+    _keep(profile, session)
+    _welcome(profile, sign_in.format_account(answer))
+
+
+def _keep(profile: Profile, session: sign_in.Session | None) -> None:
     profiles = read_profiles(config_file()).with_profile(profile)
     if session:
         write_session(Path(profile.session_file), session)
     write_profiles(profiles, config_file())
-    _welcome(profile, sign_in.format_account(answer))
 
 
 def _refuse_with_url(url: str, endpoint: str, fingerprint: str) -> None:
@@ -270,7 +281,7 @@ whoami_app = command_group()
 
 
 @whoami_app.command()
-def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def whoami(client: Connected, profile: CurrentProfile, output: OutputOption = Format.TABLE) -> None:
     """Show the account, tenant and project that commands use.
 
     Examples:
@@ -278,9 +289,7 @@ def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
       neo whoami
       neo --profile alice whoami -o json
     """
-    profile = profile_of(context)
-    with client_of(context) as client:
-        answer = client.call("nebius.iam.v1.ProfileService/Get")
+    answer = client.call("nebius.iam.v1.ProfileService/Get")
     rows = [
         ("Account", format_account(answer)),
         ("Tenant", profile.tenant_id),
@@ -311,7 +320,8 @@ session_app = command_group("Sign-in sessions.\n\nExample:\n\n  neo session list
 
 @session_app.command("list")
 def list_sessions(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     user: Annotated[
         str, typer.Option(help="E-mail address or id of another user account (admins only).")
     ] = "",
@@ -324,18 +334,13 @@ def list_sessions(
       neo session list
       neo session list --user alice@example.com
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        parent_id = user_id(client, profile.tenant_id, user)
-        found = client.list_all(f"{SESSIONS}/List", {"parent_id": parent_id})
-        items = [contract.to_document(item) for item in found]
+    parent_id = user_id(client, profile.tenant_id, user)
+    found = client.list_all(f"{SESSIONS}/List", {"parent_id": parent_id})
+    items = [contract.to_document(item) for item in found]
     rows = (
         (
-            item["metadata"]["id"],
-            item["spec"].get("method", ""),
-            item["spec"].get("client", ""),
-            _minute(item["status"]["last_refreshed_at"]),
-            _minute(item["status"]["expires_at"]),
+            *(item["metadata"]["id"], item["spec"].get("method", ""), item["spec"].get("client", "")),
+            *(_minute(item["status"][time]) for time in ("last_refreshed_at", "expires_at")),
         )
         for item in items
     )
@@ -345,7 +350,8 @@ def list_sessions(
 
 @session_app.command()
 def revoke(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     session_id: Annotated[str, typer.Argument(help="Id of the session.")] = "",
     everything: Annotated[
         bool, typer.Option("--all", help="Revoke all of yours, including this one.")
@@ -367,24 +373,22 @@ def revoke(
     """
     if sum(map(bool, (session_id, everything, user, service_account))) != 1:
         raise typer.BadParameter("Give a session id, or one of --all, --user, --service-account.")
-    profile = profile_of(context)
-    with connect(profile) as client:
-        if session_id:
-            client.call(f"{SESSIONS}/Revoke", {"id": session_id})
-        elif everything:
-            client.call(REVOKE, {"all_my_active": True})
-        elif user:
-            account_id = user_id(client, profile.tenant_id, user)
-            client.call(REVOKE, {"tenant_user_account_id": account_id})
-        else:
-            cloud = ProjectClient(client, profile, profile.project_id)
-            account_id = id_of(cloud, SERVICE_ACCOUNTS, service_account)
-            client.call(REVOKE, {"service_account_id": account_id})
+    if session_id:
+        client.call(f"{SESSIONS}/Revoke", {"id": session_id})
+    elif everything:
+        client.call(REVOKE, {"all_my_active": True})
+    elif user:
+        account_id = user_id(client, profile.tenant_id, user)
+        client.call(REVOKE, {"tenant_user_account_id": account_id})
+    else:
+        cloud = ProjectClient(client, profile, profile.project_id)
+        account_id = id_of(cloud, SERVICE_ACCOUNTS, service_account)
+        client.call(REVOKE, {"service_account_id": account_id})
     echo("Revoked.")
 
 
 @session_app.command()
-def token(context: typer.Context) -> None:
+def token(client: Connected) -> None:
     """Print an access token for other programs, as `neo iam get-access-token` does.
 
     It is valid for an hour at most. Anyone who has it can act as you.
@@ -394,5 +398,4 @@ def token(context: typer.Context) -> None:
       neo session token
       export NEBIUS_IAM_TOKEN=$(neo session token)
     """
-    with client_of(context) as client:
-        echo(client.tokens.token())
+    echo(client.tokens.token())

@@ -6,14 +6,7 @@ from typing import Annotated
 import typer
 
 from neocloud.cli.output import JsonObject, say
-from neocloud.cli.resources.lookup import (
-    AI_JOBS,
-    ENDPOINTS,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-    names_of,
-)
+from neocloud.cli.resources.lookup import AI_JOBS, ENDPOINTS, Cloud, ProjectClient, names_of
 from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.terminal import echo
@@ -48,14 +41,13 @@ def fill_defaults(cloud: ProjectClient, request: JsonObject) -> None:
 
 
 def endpoint_logs(
-    context: typer.Context,
+    cloud: Cloud,
     name: Annotated[
         str, typer.Argument(help="Name or id of the endpoint.", autocompletion=names_of(ENDPOINTS))
     ],
     tail: TailOption = 0,
     follow: FollowOption = False,
     previous: PreviousOption = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print what an endpoint's program has written to stdout and stderr.
 
@@ -66,18 +58,16 @@ def endpoint_logs(
       neo ai endpoint logs web --tail 50
       neo ai endpoint logs web --follow
     """
-    cloud = connect_to_project(context, project)
     endpoint_id = cloud.find(ENDPOINTS, name).metadata.id
     _print_log(cloud, f"{LOGS}/ReadEndpointLog", endpoint_id, tail, follow=follow, previous=previous)
 
 
 def job_logs(
-    context: typer.Context,
+    cloud: Cloud,
     name: Annotated[str, typer.Argument(help="Name or id of the job.", autocompletion=names_of(AI_JOBS))],
     tail: TailOption = 0,
     follow: FollowOption = False,
     previous: PreviousOption = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print what a job's program has written to stdout and stderr.
 
@@ -88,7 +78,6 @@ def job_logs(
       neo ai job logs nightly --follow
       neo ai job logs nightly --previous
     """
-    cloud = connect_to_project(context, project)
     job_id = cloud.find(AI_JOBS, name).metadata.id
     _print_log(cloud, f"{LOGS}/ReadJobLog", job_id, tail, follow=follow, previous=previous)
 

@@ -13,7 +13,7 @@ from neocloud.cli.commands.billing import parse_date
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.resources.lookup import container_id_of
-from neocloud.cli.storage.commands.exports import ToBucketOption, exported
+from neocloud.cli.storage.exports import ToBucketOption, exported
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError

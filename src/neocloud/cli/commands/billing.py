@@ -11,21 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.billing_report import (
-    By,
-    account_names,
-    added,
-    cost_text,
-    subtotals,
-    summed,
-    why,
-)
+from neocloud.cli.commands.billing_report import By, account_names, added, cost_text, subtotals, summed, why
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.commands import add_nouns
-from neocloud.cli.resources.lookup import ProjectOption, project_id_of
-from neocloud.cli.storage.commands.exports import ToBucketOption, exported
+from neocloud.cli.resources.lookup import Connected, ProjectOption, project_id_of
+from neocloud.cli.storage.exports import ToBucketOption, exported
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
@@ -151,22 +143,19 @@ def report(
     rows = summed(answer.lines, by, names)
     if by is By.SKU:  # which the first column has already
         headers, rows = headers[1:], [row[1:] for row in rows]
-    view = table(
-        headers,
-        rows,
-        right=["QUANTITY", "PRICE", "COST"],
-    )
+    view = table(headers, rows, right=["QUANTITY", "PRICE", "COST"])
     show(output, contract.to_document(answer), view, empty="Nothing was used in that time.")
     if output is Format.TABLE and answer.lines:
-        if parts := subtotals(answer.lines, by, names):
-            echo()
-            show(Format.TABLE, None, table([by.value.upper(), "SUBTOTAL"], parts, right=["SUBTOTAL"]))
-        echo(
-            f"\nTotal {answer.total_cost} {answer.currency}, {_time(answer.start)} to {_time(answer.end)} UTC"
-        )
-        unpriced = sorted({line.sku for line in answer.lines if line.is_unpriced})
-        if unpriced:
-            say(f"Without a price, so not in the total: {', '.join(unpriced)}.")
+        _print_totals(answer, by, names)
+
+
+def _print_totals(answer: Any, by: By, names: Mapping[str, str]) -> None:
+    if parts := subtotals(answer.lines, by, names):
+        echo()
+        show(Format.TABLE, None, table([by.value.upper(), "SUBTOTAL"], parts, right=["SUBTOTAL"]))
+    echo(f"\nTotal {answer.total_cost} {answer.currency}, {_time(answer.start)} to {_time(answer.end)} UTC")
+    if unpriced := sorted({line.sku for line in answer.lines if line.is_unpriced}):
+        say(f"Without a price, so not in the total: {', '.join(unpriced)}.")
 
 
 def _account_names(context: typer.Context, lines: Iterable[Any]) -> Mapping[str, str]:
@@ -255,15 +244,14 @@ def tokens(
 
 
 @app.command()
-def models(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def models(client: Connected, output: OutputOption = Format.TABLE) -> None:
     """List the models with their prices per million tokens, context, licence and limit.
 
     Examples:
 
       neo billing models
     """
-    with connect(profile_of(context)) as client:
-        answer = client.call(f"{PRICE_SERVICE}/List", {})
+    answer = client.call(f"{PRICE_SERVICE}/List", {})
     rows = (
         (
             item.model,

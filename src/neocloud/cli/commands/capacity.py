@@ -7,7 +7,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, show, table
-from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project
+from neocloud.cli.resources.lookup import Cloud, ProjectClient
 from neocloud.cli.resources.prices import estimate
 from neocloud.cli.resources.shapes import LIST_PLATFORMS
 from neocloud.core import contract
@@ -26,11 +26,10 @@ FREE_LABEL = "neocloud.dev/free."
 
 @app.command()
 def capacity(
-    context: typer.Context,
+    cloud: Cloud,
     all_presets: Annotated[
         bool, typer.Option("--all", help="Show the presets that this cloud's machines cannot hold, too.")
     ] = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show how many more nodes of each preset fit now, and what one costs.
@@ -42,7 +41,6 @@ def capacity(
       neo capacity
       neo capacity --all
     """
-    cloud = connect_to_project(context, project)
     platforms = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
     items = [row for each in platforms for row in _rows(cloud, each, all_presets=all_presets)]
     view = table(
@@ -77,11 +75,7 @@ def _rows(cloud: ProjectClient, platform: "Platform", *, all_presets: bool) -> l
     return rows
 
 
-def list_platforms(
-    context: typer.Context,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
+def list_platforms(cloud: Cloud, output: OutputOption = Format.TABLE) -> None:
     """List the platforms with their presets: how many of each fit here now, and what one costs.
 
     A machine of this cloud cannot hold a preset that has `-` for the number that fit now.
@@ -91,7 +85,6 @@ def list_platforms(
       neo compute platform list
       neo capacity
     """
-    cloud = connect_to_project(context, project)
     found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
     if output is not Format.TABLE:
         show(output, [contract.to_document(item) for item in found], fields_table(()))

@@ -10,13 +10,7 @@ import typer
 
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import finish
-from neocloud.cli.resources.lookup import (
-    ProjectClient,
-    ProjectOption,
-    closest_names,
-    connect_to_project,
-    names_of,
-)
+from neocloud.cli.resources.lookup import Cloud, ProjectClient, closest_names, names_of
 from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.storage.places import place_of
 from neocloud.client.errors import ClientError
@@ -46,11 +40,10 @@ SnapshotArgument = Annotated[
 
 
 def export_image(
-    context: typer.Context,
+    cloud: Cloud,
     image: ImageArgument,
     target: TargetArgument,
     name: ExportNameOption = "",
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Write the disk of an image to a bucket as a qcow2 file, and wait until it is whole.
@@ -62,17 +55,15 @@ def export_image(
 
       neo compute image export golden s3://disks/golden.qcow2
     """
-    cloud = connect_to_project(context, project)
     found = cloud.find_optional(IMAGES, image) or _public_image(cloud, image)
     _export(cloud, ("image", IMAGES, "source_image_id"), image, found, target, name, output)
 
 
 def export_disk(
-    context: typer.Context,
+    cloud: Cloud,
     disk: DiskArgument,
     target: TargetArgument,
     name: ExportNameOption = "",
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Write a disk to a bucket as a qcow2 file, and wait until it is whole.
@@ -84,17 +75,15 @@ def export_disk(
 
       neo compute disk export data s3://disks/data.qcow2
     """
-    cloud = connect_to_project(context, project)
     found = cloud.find_optional(DISKS, disk)
     _export(cloud, ("disk", DISKS, "source_disk_id"), disk, found, target, name, output)
 
 
 def export_snapshot(
-    context: typer.Context,
+    cloud: Cloud,
     snapshot: SnapshotArgument,
     target: TargetArgument,
     name: ExportNameOption = "",
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Write a snapshot of a disk to a bucket as a qcow2 file, and wait until it is whole.
@@ -105,7 +94,6 @@ def export_snapshot(
 
       neo compute disk-snapshot export before-upgrade s3://disks/before-upgrade.qcow2
     """
-    cloud = connect_to_project(context, project)
     found = cloud.find_optional(SNAPSHOTS, snapshot)
     _export(cloud, ("snapshot", SNAPSHOTS, "source_disk_snapshot_id"), snapshot, found, target, name, output)
 

@@ -10,13 +10,13 @@ from neocloud.cli.output import Format, OutputOption, View, show, table
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     INSTANCES,
+    Connected,
     ProjectClient,
     connect_to_project,
     find_in,
     is_id_of,
     not_found,
 )
-from neocloud.cli.target import client_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.faults import CLEAR, LIST, FaultKind
@@ -111,15 +111,14 @@ def _resource_id(cloud: ProjectClient, named: str) -> str:
 
 
 @fault.command(name="list")
-def list_faults(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_faults(client: Connected, output: OutputOption = Format.TABLE) -> None:
     """List the injected faults, oldest first, including those that are used up.
 
     Example:
 
       neo emulator fault list
     """
-    with client_of(context) as client:
-        faults = list(client.call(LIST).items)
+    faults = list(client.call(LIST).items)
     show(
         output,
         [contract.to_document(found) for found in faults],
@@ -130,8 +129,7 @@ def list_faults(context: typer.Context, output: OutputOption = Format.TABLE) -> 
 
 @fault.command()
 def clear(
-    context: typer.Context,
-    fault_id: Annotated[str, typer.Argument(help="Id of the fault. Default: all.")] = "",
+    client: Connected, fault_id: Annotated[str, typer.Argument(help="Id of the fault. Default: all.")] = ""
 ) -> None:
     """Clear one fault or all; operations that were held up continue.
 
@@ -139,8 +137,7 @@ def clear(
 
       neo emulator fault clear
     """
-    with client_of(context) as client:
-        cleared = client.call(CLEAR, {"id": fault_id}).cleared
+    cleared = client.call(CLEAR, {"id": fault_id}).cleared
     echo(f"Cleared {cleared}.")
 
 

@@ -1,20 +1,24 @@
 # pyright: strict
 """`neo evaluate`: compare two models that are served through the gateway."""
 
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO, cast
 
 import typer
 
 from neocloud.cli.evaluation.client import Model
 from neocloud.cli.evaluation.conversations import choose_questions, last_questions, read_conversations
-from neocloud.cli.evaluation.data_source import data_file
 from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, measure
 from neocloud.cli.evaluation.report import report, report_view
 from neocloud.cli.evaluation.tasks import Tasks, run_tasks
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, warn
 from neocloud.cli.progress import stage
+from neocloud.cli.storage.places import SCHEME, bucket_place_of
+from neocloud.cli.storage.session import s3_session
 from neocloud.cli.target import gateway_of
 from neocloud.client.errors import ClientError
 
@@ -173,3 +177,27 @@ def _print(
         warn("interrupted: the report contains only the results so far.")
     if output is Format.TABLE and made["comparison"]:
         say(f"\n{compared(made['comparison'])}")
+
+
+LARGEST_BYTES = 5 * 10**9
+"""The same limit as for data of fine-tuning jobs."""
+
+
+@contextmanager
+def data_file(context: typer.Context, data: str) -> Generator[Path]:
+    """Yield the path of the data; a copy of an object, with its checksum verified, while the context lasts.
+
+    Raises ClientError.
+    """
+    if not data.startswith(SCHEME):
+        yield Path(data)
+        return
+    from neocloud.cli.storage.streams import download_stream  # noqa: PLC0415  botocore takes a while to load
+
+    place = bucket_place_of(data)
+    if place.is_folder:
+        raise ClientError("INVALID_ARGUMENT", f"{data} is a folder", "Name an object: s3://BUCKET/KEY")
+    with tempfile.NamedTemporaryFile(prefix="neo-evaluate-") as file:
+        with s3_session(context) as s3:
+            download_stream(s3, place, file, LARGEST_BYTES)
+        yield Path(file.name)

@@ -81,22 +81,28 @@ def build(
         find_target(cloud, _target(push_to, pushed[0], "latest"))  # before minutes of building
     check_machine()
     place = Home(home_of(context, home))
-    place.create()
-    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
-        place.keep_settings(place.settings())
-        for name in chosen:
-            with stage(f"Image {name}") as progress:
-                part = only if name == images.MACHINE else None
-                is_named = name in (names or chosen)
-                images.build_image(name, place.path, progress, force=force and is_named, only=part)
-        if images.LAUNCHER in chosen and place.server() is not None:
-            say("The running cloud uses it within seconds; running machines keep their present image.")
+    _build(place, chosen, names or chosen, only, force=force)
     if push_to:
         cloud = connect_to_project(context, project)  # the build may have outlived a sign-in
         for name in pushed:
             target = find_target(cloud, _target(push_to, name, images.built_version(name, place.path)))
             digest = _push(cloud, place.path, name, target)["digest"]
             say(f"{name}: {target}, {digest}")
+
+
+def _build(
+    place: Home, chosen: Sequence[str], named: Sequence[str], only: str | None, *, force: bool
+) -> None:
+    """Build these images, those that were named from scratch with `force`."""
+    place.create()
+    with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
+        place.keep_settings(place.settings())
+        for name in chosen:
+            with stage(f"Image {name}") as progress:
+                part = only if name == images.MACHINE else None
+                images.build_image(name, place.path, progress, force=force and name in named, only=part)
+        if images.LAUNCHER in chosen and place.server() is not None:
+            say("The running cloud uses it within seconds; running machines keep their present image.")
 
 
 def _check_push(names: Sequence[str], push_to: str) -> None:

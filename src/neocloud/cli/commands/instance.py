@@ -17,6 +17,7 @@ from neocloud.cli.output import DryRunOption, Format, JsonObject, OutputOption, 
 from neocloud.cli.progress import duration, finish, stage
 from neocloud.cli.resources.lookup import (
     INSTANCES,
+    Cloud,
     ProjectClient,
     ProjectOption,
     connect_to_project,
@@ -151,38 +152,35 @@ def create(
     echo(f"Sign in: neo compute instance ssh {quote(name)}   or: ssh {user}@{_host_of(instance)}")
 
 
-def start(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+def start(cloud: Cloud, name: NameArgument) -> None:
     """Start a stopped machine and wait until it runs.
 
     Example:
 
       neo compute instance start web
     """
-    cloud = connect_to_project(context, project)
     _change(cloud, cloud.find(INSTANCES, name).metadata.id, "Start", name)
     echo(f"Instance {name} is running.")
 
 
-def stop(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+def stop(cloud: Cloud, name: NameArgument) -> None:
     """Shut a machine down gracefully; its disks and addresses are kept, and only disks are charged.
 
     Example:
 
       neo compute instance stop web
     """
-    cloud = connect_to_project(context, project)
     _change(cloud, cloud.find(INSTANCES, name).metadata.id, "Stop", name)
     echo(f"Instance {name} is stopped.")
 
 
-def restart(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+def restart(cloud: Cloud, name: NameArgument) -> None:
     """Stop a machine gracefully and start it again; its disks and addresses are kept.
 
     Example:
 
       neo compute instance restart web
     """
-    cloud = connect_to_project(context, project)
     instance_id = cloud.find(INSTANCES, name).metadata.id
     _change(cloud, instance_id, "Stop", name)
     _change(cloud, instance_id, "Start", name)
@@ -190,7 +188,7 @@ def restart(context: typer.Context, name: NameArgument, project: ProjectOption =
 
 
 def ssh(
-    context: typer.Context,
+    cloud: Cloud,
     name: NameArgument,
     command: Annotated[
         list[str] | None,
@@ -201,7 +199,6 @@ def ssh(
         Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
     ] = None,
     wait: WaitOption = BOOT_SECONDS,
-    project: ProjectOption = "",
 ) -> None:
     """Sign in to a machine, or run a command on it. Its host key is saved at the first sign-in.
 
@@ -218,7 +215,6 @@ def ssh(
         raise ClientError(
             "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
         )
-    cloud = connect_to_project(context, project)
     instance = cloud.find(INSTANCES, name)
     if is_emulated(cloud.profile):
         raise ClientError(
@@ -262,11 +258,10 @@ def _wait_for_ssh(cloud: ProjectClient, name: str, host: str, seconds: int) -> N
 
 
 def serial_log(
-    context: typer.Context,
+    cloud: Cloud,
     name: NameArgument,
     tail: Annotated[int, typer.Option(help="Number of last lines to print; 0: all.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new output.")] = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print the output of a machine's serial console since its last start.
 
@@ -274,7 +269,6 @@ def serial_log(
 
       neo compute instance serial-log web --tail 50
     """
-    cloud = connect_to_project(context, project)
     request: JsonObject = {"instance_id": cloud.find(INSTANCES, name).metadata.id, "tail": tail}
     while True:
         answer = cloud.client.call(f"{MACHINES}/ReadSerialLog", request)

@@ -30,7 +30,7 @@ from neocloud.cli.commands.workload_log import (
     print_workload_log,
     workload_log,
 )
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import say
 from neocloud.cli.resources.lookup import (
@@ -61,9 +61,14 @@ app = command_group()
 class _ServerOptions:
     """The options that select lines of the server's log."""
 
-    since: str
-    level: Level
-    output: LogFormat
+    since: Annotated[
+        str, typer.Option(help="Start in the server's log: 30s, 15m, 12h, 7d, or a time in UTC.")
+    ] = ""
+    level: Annotated[Level, typer.Option(help="Lowest level to print of the server's log.")] = Level.DEBUG
+    output: Annotated[
+        LogFormat,
+        typer.Option("--output", "-o", help="Format of the server's log; json: an object per line."),
+    ] = LogFormat.TEXT
 
     @property
     def first_given(self) -> str:
@@ -101,14 +106,7 @@ def logs(
         bool, typer.Option("--workload", "-w", help="Print the log of the workload; the default with a name.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
-    since: Annotated[
-        str, typer.Option(help="Start in the server's log: 30s, 15m, 12h, 7d, or a time in UTC.")
-    ] = "",
-    level: Annotated[Level, typer.Option(help="Lowest level to print of the server's log.")] = Level.DEBUG,
-    output: Annotated[
-        LogFormat,
-        typer.Option("--output", "-o", help="Format of the server's log; json: an object per line."),
-    ] = LogFormat.TEXT,
+    options: Annotated[_ServerOptions, Options(_ServerOptions)] = _ServerOptions(),
     home: Annotated[
         Path | None,
         typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud, which has the server's log."),
@@ -131,11 +129,8 @@ def logs(
       neo logs web --control-plane
       neo logs --since 15m --level warning
     """
-    options = _ServerOptions(since, level, output)
-    if workload and (not resource or options.first_given or control_plane):
-        option = "--control-plane" if control_plane else options.first_given
-        why = f"{option} is for the server's log" if option else "it needs the name of a resource"
-        raise typer.BadParameter(why, param_hint="--workload")
+    if workload:
+        _check_workload(resource, "--control-plane" if control_plane else options.first_given)
     source = context.get_parameter_source("home")  # the environment chooses a cloud for every command
     is_home_given = source is not None and source.name == "COMMANDLINE"
     is_of_server = control_plane or bool(options.first_given) or is_home_given or is_request_id(resource)
@@ -144,17 +139,16 @@ def logs(
         kind = _print_workload(context, resource, project, follow=follow, is_strict=workload)
         if not kind:
             return
-    try:
-        cloud_home = _home_with_log(context, home, is_of_profile=bool(resource))
-    except ClientError as error:
-        if not kind:
-            raise
-        why = f"Nothing runs in the {kind} {resource!r}, so it has no log of its own"
-        step = f"On the server's machine, `neo logs {quote(resource)}` prints what the cloud did with it"
-        raise ClientError("NOT_FOUND", why, step) from error
+    cloud_home = _home_of_log(context, home, resource, kind)
     if kind:
         say(f"Nothing runs in the {kind} {resource!r}; this is what the server logged about it.")
     _print_server_log(cloud_home, resource, project, options, follow=follow)
+
+
+def _check_workload(resource: str, option: str) -> None:
+    if option or not resource:
+        why = f"{option} is for the server's log" if option else "it needs the name of a resource"
+        raise typer.BadParameter(why, param_hint="--workload")
 
 
 def _print_workload(context: typer.Context, name: str, project: str, *, follow: bool, is_strict: bool) -> str:
@@ -171,7 +165,7 @@ def _print_workload(context: typer.Context, name: str, project: str, *, follow: 
             error.next_step = f"{error.next_step}. {step}" if error.next_step else step
         raise
     if log is not None:
-        print_workload_log(context, log, name, project, follow=follow)
+        print_workload_log(cloud, log, name, follow=follow)
         return ""
     kind = "" if is_strict else kind_without_log(cloud, name)
     if not kind:
@@ -200,6 +194,18 @@ def _print_server_log(
         say("The log has no such lines.")
     elif any(map(is_workload, words)):
         say(f"This is the server's log. What runs in it prints: neo logs {quote(resource)}")
+
+
+def _home_of_log(context: typer.Context, given: Path | None, resource: str, kind: str) -> Home:
+    """Return the state folder. `kind`: that of a resource without a log of its own. Raises ClientError."""
+    try:
+        return _home_with_log(context, given, is_of_profile=bool(resource))
+    except ClientError as error:
+        if not kind:
+            raise
+        why = f"Nothing runs in the {kind} {resource!r}, so it has no log of its own"
+        step = f"On the server's machine, `neo logs {quote(resource)}` prints what the cloud did with it"
+        raise ClientError("NOT_FOUND", why, step) from error
 
 
 def _home_with_log(context: typer.Context, given: Path | None, *, is_of_profile: bool) -> Home:

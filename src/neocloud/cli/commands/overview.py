@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.commands import instance
-from neocloud.cli.commands.slurm import login
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.resources.condition import in_words, of_machine
@@ -22,9 +21,8 @@ from neocloud.cli.resources.lookup import (
     INSTANCES,
     NOT_OFFERED,
     TUNING_JOBS,
+    Cloud,
     ProjectClient,
-    ProjectOption,
-    connect_to_project,
     find_in,
     list_in,
     names_of,
@@ -68,18 +66,18 @@ ssh_app = command_group()
 
 
 @ps_app.command()
-def ps(context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE) -> None:
+def ps(cloud: Cloud, output: OutputOption = Format.TABLE) -> None:
     """Show what runs in the project: clusters, machines, deployments and jobs.
 
     Example:
 
       neo ps
     """
-    _show(context, project, RUNNING, output, "Nothing runs here. `neo --help` shows first steps.")
+    _show(cloud, RUNNING, output, "Nothing runs here. `neo --help` shows first steps.")
 
 
 @ls_app.command()
-def ls(context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE) -> None:
+def ls(cloud: Cloud, output: OutputOption = Format.TABLE) -> None:
     """Show what is in the project, also what does not run: models, disks, networks, buckets, accounts.
 
     Other kinds, such as security groups and budgets, are listed by the commands of their product.
@@ -90,12 +88,12 @@ def ls(context: typer.Context, project: ProjectOption = "", output: OutputOption
     """
     kinds = [*RUNNING, *OTHERS]
     empty = f"The project has no {plural([kind for kind, _ in kinds], 'or')}."
-    _show(context, project, kinds, output, empty)
+    _show(cloud, kinds, output, empty)
 
 
 @ssh_app.command()
 def ssh(
-    context: typer.Context,
+    cloud: Cloud,
     name: Annotated[
         str,
         typer.Argument(
@@ -116,7 +114,6 @@ def ssh(
         Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
     ] = None,
     wait: instance.WaitOption = instance.BOOT_SECONDS,
-    project: ProjectOption = "",
 ) -> None:
     """Sign in to a machine, or to the login node of a Slurm cluster.
 
@@ -128,7 +125,6 @@ def ssh(
       neo ssh web --user ubuntu --wait 600
       neo ssh lab -- sinfo
     """
-    cloud = connect_to_project(context, project)
     found, refusals = find_in(cloud, (INSTANCES, CLUSTERS), name)
     is_machine, is_cluster = INSTANCES in found, CLUSTERS in found
     if is_machine and is_cluster:
@@ -138,10 +134,12 @@ def ssh(
             f"Say which: neo compute instance ssh {quote(name)}, or neo slurm cluster ssh {quote(name)}",
         )
     if is_cluster:
-        login.ssh(context, name, command, identity, user=user or login.ROOT, project=project)
+        from neocloud.cli.commands.slurm import login  # noqa: PLC0415  all of `neo slurm`, which `neo ls` lacks
+
+        login.ssh(cloud, name, command, identity, user=user or login.ROOT)
     elif is_machine:
         account = user or instance.DEFAULT_USER
-        instance.ssh(context, name, command, account, identity, wait, project)
+        instance.ssh(cloud, name, command, account, identity, wait)
     else:
         raise not_found(
             cloud,
@@ -152,10 +150,7 @@ def ssh(
         )
 
 
-def _show(
-    context: typer.Context, project: str, kinds: Sequence[tuple[str, str]], output: Format, empty: str
-) -> None:
-    cloud = connect_to_project(context, project)
+def _show(cloud: ProjectClient, kinds: Sequence[tuple[str, str]], output: Format, empty: str) -> None:
     listed, refused = list_in(cloud, kinds)
     found = [(kind, item) for kind, service in kinds for item in listed.get(service, ())]
     now = datetime.now(UTC)

@@ -8,9 +8,8 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
-from neocloud.cli.resources.lookup import project_id_of, tenant_id_of
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import Client, connect
+from neocloud.cli.resources.lookup import Connected, CurrentProfile, project_id_of, tenant_id_of
+from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
@@ -45,7 +44,8 @@ Examples:
 
 @app.command("list")
 def list_quotas(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     tenant: TenantOption = "",
     project: ProjectOption = "",
     used: Annotated[bool, typer.Option("--used", help="Show only quotas in use.")] = False,
@@ -58,10 +58,8 @@ def list_quotas(
       neo quota list --used
       neo quota list --project project-e00abc --output json
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        found = _all(client, _parent(client, profile, tenant, project))
-        items = [item for item in found if item.status.usage or not used]
+    found = _all(client, _parent(client, profile, tenant, project))
+    items = [item for item in found if item.status.usage or not used]
     rows = (
         (
             item.metadata.name,
@@ -78,7 +76,8 @@ def list_quotas(
 
 @app.command()
 def get(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     name: NameArgument,
     tenant: TenantOption = "",
     project: ProjectOption = "",
@@ -90,9 +89,7 @@ def get(
 
       neo quota get compute.disk.count
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        item = _one(client, _parent(client, profile, tenant, project), name)
+    item = _one(client, _parent(client, profile, tenant, project), name)
     pairs = (
         ("Name", item.metadata.name),
         ("What", item.status.description),
@@ -107,7 +104,8 @@ def get(
 
 @app.command("set", context_settings={"ignore_unknown_options": True})  # a limit of -1 is no option
 def set_limit(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     name: NameArgument,
     limit: Annotated[str, typer.Argument(help="New limit: 20, 5TiB, or `default` to restore the default.")],
     tenant: TenantOption = "",
@@ -121,17 +119,15 @@ def set_limit(
       neo quota set compute.instance.gpu.h100 4 --project project-e00abc
       neo quota set compute.instance.gpu.h100 default --project project-e00abc
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        parent_id = _parent(client, profile, tenant, project)
-        item = _one(client, parent_id, name)
-        if limit == "default":
-            client.wait(client.call(f"{SERVICE}/Delete", {"id": item.metadata.id}))
-        else:
-            metadata = {"parent_id": parent_id, "name": name}
-            spec = {"limit": str(_number(limit)), "region": item.spec.region}
-            client.wait(client.call(f"{SERVICE}/Create", {"metadata": metadata, "spec": spec}))
-        item = _one(client, parent_id, name)
+    parent_id = _parent(client, profile, tenant, project)
+    item = _one(client, parent_id, name)
+    if limit == "default":
+        client.wait(client.call(f"{SERVICE}/Delete", {"id": item.metadata.id}))
+    else:
+        metadata = {"parent_id": parent_id, "name": name}
+        spec = {"limit": str(_number(limit)), "region": item.spec.region}
+        client.wait(client.call(f"{SERVICE}/Create", {"metadata": metadata, "spec": spec}))
+    item = _one(client, parent_id, name)
     used, highest = _amount(item.status.usage, item), _amount(item.spec.limit, item)
     say(f"{name}: {used} of {highest} are used in {parent_id}.")
 

@@ -2,7 +2,7 @@
 """`neo status`: state of the cloud, its machine and its clusters."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
-from neocloud.cli.machine.object_storage import object_rows, object_warnings
 from neocloud.cli.machine.server_process import deaths_of_server, get_json, is_supervised
 from neocloud.cli.machine.stops import Stop, last_stop
 from neocloud.cli.machine.systemd_unit import has_unit, unit_file
@@ -20,9 +19,11 @@ from neocloud.cli.output import (
     Format,
     JsonObject,
     OutputOption,
+    counted,
     fields_table,
     print_view,
     show,
+    size_text,
     table,
     warn,
     warn_of_error,
@@ -283,3 +284,50 @@ def _counted(accelerators: Sequence[JsonObject]) -> list[JsonObject]:
 
 def _gib(mebibytes: int) -> str:
     return f"{mebibytes / 1024:.1f} GiB"
+
+
+FEW = 5
+
+
+def object_rows(storage: JsonObject) -> Iterator[tuple[str, object]]:
+    """Yield the rows for a report of the storage service; none for one of an earlier release."""
+    scrub = storage.get("scrub")
+    if scrub:
+        at = f"{datetime.fromisoformat(scrub['finished_at']):%Y-%m-%d %H:%M} UTC"
+        what = f"{counted(scrub['versions'], 'version')} ({size_text(scrub['bytes']) or '0 KiB'})"
+        found = counted(scrub["problem_count"], "problem") if scrub["problem_count"] else "all whole"
+        yield "  verified", f"{at}: {what}, {found}"
+    elif storage:
+        yield "  verified", "not yet; every night at 02:00 UTC"
+    if place := storage.get("blob_place"):
+        state = "does not work" if place["problem"] else "works"
+        yield "  bodies in", f"{place['name']} at {place['endpoint']}, which {state}"
+
+
+def object_warnings(storage: JsonObject) -> Iterator[str]:
+    place: JsonObject = storage.get("blob_place") or JsonObject()
+    if place.get("problem"):
+        since = f"{datetime.fromisoformat(place['since']):%Y-%m-%d %H:%M} UTC"
+        yield (
+            f"The engine that has the bodies of objects cannot be used since {since}: {place['problem']}"
+            " Clients get 503 SlowDown until the engine answers again."
+        )
+    scrub: JsonObject = storage.get("scrub") or JsonObject()
+    if scrub.get("problem_count"):
+        first = "; ".join(_place(each) for each in scrub["problems"][:FEW])
+        yield (
+            f"Objects are damaged or missing: {first}. `neo storage verify` lists all; bring them back from a"
+            " backup of the folder objects."
+        )
+    if number := storage.get("orphan_bucket_count"):
+        names = ", ".join(f"{each['name']} ({each['id']})" for each in storage["orphan_buckets"][:FEW])
+        yield (
+            f"The object gateway has {counted(number, 'bucket')} that the control plane does not: {names}."
+            " They are kept. One of the two was restored from an older backup, or files were copied."
+        )
+
+
+def _place(problem: JsonObject) -> str:
+    where = "/".join(each for each in (problem["bucket"], problem["key"]) if each) or "the store"
+    version = f" (version {problem['version_id']})" if problem["version_id"] else ""
+    return f"{where}{version}: {problem['what']}"

@@ -21,25 +21,15 @@ from neocloud.cli.commands.slurm.job import JOBS as SLURM_JOBS
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.server_process import get_json, get_text
-from neocloud.cli.output import (
-    Format,
-    JsonObject,
-    OutputOption,
-    View,
-    console,
-    fields_table,
-    show,
-    table,
-)
+from neocloud.cli.output import Format, JsonObject, OutputOption, View, console, fields_table, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
     INSTANCES,
     NOT_OFFERED,
+    Cloud,
     ProjectClient,
-    ProjectOption,
-    connect_to_project,
     list_in,
     refusal_note,
     state_of,
@@ -91,11 +81,7 @@ class Answered:
 
 @app.command()
 def top(
-    context: typer.Context,
-    interval: IntervalOption = 2,
-    once: OnceOption = False,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
+    cloud: Cloud, interval: IntervalOption = 2, once: OnceOption = False, output: OutputOption = Format.TABLE
 ) -> None:
     """Show what runs and how busy it is: machines, Slurm nodes and jobs, deployments.
 
@@ -109,7 +95,6 @@ def top(
       neo top --once
       neo top -o json
     """
-    cloud = connect_to_project(context, project)
     screen = console()
     if output is Format.TABLE and not once and screen.is_terminal:
         with Live(console=screen, screen=True, auto_refresh=False) as live:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from neocloud import __version__
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import command_group, take
 from neocloud.cli.machine import images
 from neocloud.cli.machine.chosen_settings import (
     check_database,
@@ -27,13 +27,7 @@ from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulato
 from neocloud.cli.machine.public_addresses import check_public_interface
 from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
 from neocloud.cli.machine.server_process import check_machine, keep_supervised, start_server, stop_server
-from neocloud.cli.machine.systemd_unit import (
-    check_systemd,
-    install_unit,
-    remove_unit,
-    unit_file,
-    update_unit,
-)
+from neocloud.cli.machine.systemd_unit import check_systemd, install_unit, remove_unit, unit_file, update_unit
 from neocloud.cli.machine.upgrade import prepare_start, remove_copies, upgrade
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
@@ -95,22 +89,7 @@ def up(
         settings = choose(place.settings(), parse_given(given), tls)
         _name_unknown_keys(place)
         check_public_certificate(settings, place.settings(), given)
-        server = place.server()
-        is_new = server is None
-        replaced = ""
-        if server is None:
-            if "acme_domains" in given:  # somebody has looked at why the last order failed
-                settings.acme_failures_file.unlink(missing_ok=True)
-            check_public_interface(settings, given)
-            server = _start(place, settings)
-        else:
-            refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
-            if server.version != __version__:
-                replaced = server.version
-                _prepare_machine(place, settings)
-                server = upgrade(place, server)
-            else:
-                _keep_running(place)
+        server, is_new, replaced = _run(place, settings, given, tls)
     _keep_service(place, service)
     profile = _make_profile(place)
     if is_new and settings.acme_domains:
@@ -121,6 +100,24 @@ def up(
         say(f"In effect from the next start on (`neo down`, then `neo up`): {', '.join(names)}.")
     if is_new and not is_first and not settings.emulator:
         echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")
+
+
+def _run(
+    place: Home, settings: Settings, given: Mapping[str, Any], tls: bool | None
+) -> tuple[RunningServer, bool, str]:
+    """Return the server, which runs then; whether it was started, and the release that it replaced, or ""."""
+    server = place.server()
+    if server is None:
+        if "acme_domains" in given:  # somebody has looked at why the last order failed
+            settings.acme_failures_file.unlink(missing_ok=True)
+        check_public_interface(settings, given)
+        return _start(place, settings), True, ""
+    refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
+    if server.version != __version__:
+        _prepare_machine(place, settings)
+        return upgrade(place, server), False, server.version
+    _keep_running(place)
+    return server, False, ""
 
 
 def _with_implied(given: dict[str, Any], *, is_emulator: bool, is_first: bool) -> dict[str, Any]:
@@ -170,7 +167,7 @@ def _keep_running(place: Home) -> None:
         say("The server's supervisor had died; another one watches the server now.")
 
 
-def _signature() -> inspect.Signature:
+def _parameters() -> dict[str, tuple[Any, Any]]:
     """Return the parameters of `neo up`, most of them from the fields of Settings."""
     state_folder = typer.Option(envvar="NEOCLOUD_HOME", help="State folder. Default: /var/lib/neocloud.")
     tls = typer.Option(
@@ -184,16 +181,16 @@ def _signature() -> inspect.Signature:
         " a unit of systemd, or removes it.",
         show_default=False,
     )
-    found = [
-        _parameter("context", typer.Context, inspect.Parameter.empty),
-        _parameter("home", Annotated[Path | None, state_folder], None),
-        _parameter("service", Annotated[bool | None, service], None),
-    ]
+    found: dict[str, tuple[Any, Any]] = {
+        "context": (typer.Context, inspect.Parameter.empty),
+        "home": (Annotated[Path | None, state_folder], None),
+        "service": (Annotated[bool | None, service], None),
+    }
     for name, (item, option) in options().items():
         if not option.by_neo:
             continue
         if name == "tls_port":
-            found.append(_parameter("tls", Annotated[bool | None, tls], None))
+            found["tls"] = Annotated[bool | None, tls], None
         names = [flag(item)]
         if option.kind is bool and name != "emulator":
             names = [f"{flag(item)}/--no-{flag(item).removeprefix('--')}"]
@@ -207,29 +204,12 @@ def _signature() -> inspect.Signature:
             envvar=DATABASE_URL_VARIABLE if name == "database_url" else None,
         )
         kind: Any = list[option.kind] | None if is_list(item) else option.kind | None
-        if name == "emulator":
-            found.append(_parameter(name, Annotated[bool, info], False))
-        else:
-            found.append(_parameter(name, Annotated[kind, info], None))
-    return inspect.Signature(found)
+        found[name] = (Annotated[bool, info], False) if name == "emulator" else (Annotated[kind, info], None)
+    return found
 
 
-def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
-    )
-
-
-def _register() -> None:
-    """Make a command of `up`; typer reads the parameters from its signature."""
-    signature = _signature()
-    command: Any = up
-    command.__signature__ = signature
-    command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
-    app.command()(up)
-
-
-_register()
+take(up, _parameters())
+app.command()(up)
 
 
 def _check_service(is_emulator: bool) -> None:

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.machine.entrance import sign_in_url
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, fields_table, say, show, table
+from neocloud.cli.resources.lookup import Connected
 from neocloud.cli.resources.people import user_id, users
 from neocloud.cli.sign_in import ask_new_password, ask_password
 from neocloud.cli.ssh import read_public_keys
@@ -31,6 +32,18 @@ app = command_group(
 UserArgument = Annotated[str, typer.Argument(help="E-mail address, or id of the user account.")]
 GroupsOption = Annotated[list[str] | None, typer.Option("--group", help="Name or id of a group; repeatable.")]
 StdinOption = Annotated[bool, typer.Option(help="Read the password from standard input.")]
+
+
+def tenant_of(context: typer.Context) -> str:
+    profile = profile_of(context)
+    if profile.tenant_id:
+        return profile.tenant_id
+    raise ClientError(
+        "INVALID_ARGUMENT", f"Profile {profile.name!r} has no tenant", "Sign in again with --tenant ID"
+    )
+
+
+TenantId = Annotated[str, Options(tenant_of)]
 
 
 @app.command()
@@ -63,15 +76,14 @@ def create(
 
 
 @app.command("list")
-def list_users(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_users(client: Connected, tenant_id: TenantId, output: OutputOption = Format.TABLE) -> None:
     """List the users of the tenant.
 
     Example:
 
       neo user list
     """
-    with client_of(context) as client:
-        items = [contract.to_document(item) for item in users(client, tenant_of(context))]
+    items = [contract.to_document(item) for item in users(client, tenant_id)]
     rows = (
         (
             item["attributes"].get("email", ""),
@@ -129,35 +141,33 @@ GroupArgument = Annotated[str, typer.Argument(help="Name or id of the group.")]
 
 
 @app.command()
-def add_to_group(context: typer.Context, user: UserArgument, group: GroupArgument) -> None:
+def add_to_group(client: Connected, tenant_id: TenantId, user: UserArgument, group: GroupArgument) -> None:
     """Add a user to a group, which gives them its rights.
 
     Example:
 
       neo user add-to-group alice@example.com editors
     """
-    with client_of(context) as client:
-        tenant_id = tenant_of(context)
-        _add(client, user_id(client, tenant_id, user), [_group_id(client, tenant_id, group)])
+    _add(client, user_id(client, tenant_id, user), [_group_id(client, tenant_id, group)])
     echo(f"{user} is in the group {group}.")
 
 
 @app.command()
-def remove_from_group(context: typer.Context, user: UserArgument, group: GroupArgument) -> None:
+def remove_from_group(
+    client: Connected, tenant_id: TenantId, user: UserArgument, group: GroupArgument
+) -> None:
     """Remove a user from a group; its rights end within a second.
 
     Example:
 
       neo user remove-from-group alice@example.com editors
     """
-    with client_of(context) as client:
-        tenant_id = tenant_of(context)
-        account_id, group_id = user_id(client, tenant_id, user), _group_id(client, tenant_id, group)
-        members = client.list_all(f"{IAM}.GroupMembershipService/ListMembers", {"parent_id": group_id})
-        found = [each.metadata.id for each in members if each.spec.member_id == account_id]
-        if not found:
-            raise ClientError("NOT_FOUND", f"{user} is not in the group {group}")
-        client.wait(client.call(f"{IAM}.GroupMembershipService/Delete", {"id": found[0]}))
+    account_id, group_id = user_id(client, tenant_id, user), _group_id(client, tenant_id, group)
+    members = client.list_all(f"{IAM}.GroupMembershipService/ListMembers", {"parent_id": group_id})
+    found = [each.metadata.id for each in members if each.spec.member_id == account_id]
+    if not found:
+        raise ClientError("NOT_FOUND", f"{user} is not in the group {group}")
+    client.wait(client.call(f"{IAM}.GroupMembershipService/Delete", {"id": found[0]}))
     echo(f"{user} is no longer in the group {group}.")
 
 
@@ -195,25 +205,24 @@ def change_password(context: typer.Context) -> None:
 
 
 @app.command()
-def second_factor(context: typer.Context) -> None:
+def second_factor(client: Connected) -> None:
     """Protect your own account with an authenticator app.
 
     Example:
 
       neo user second-factor
     """
-    with client_of(context) as client:
-        who = client.call("nebius.iam.v1.ProfileService/Get")
-        if who.WhichOneof("profile") != "user_profile":
-            raise ClientError(
-                "FAILED_PRECONDITION",
-                "This profile is of a service account, which has no second factor",
-                "Sign in as a person with `neo login EMAIL`",
-            )
-        password = ask_password("Current password", from_stdin=False)
-        begun = client.call(f"{USERS}/StartTotp", {"current_password": password})
-        say(f"Add this to your authenticator app, or enter the secret {begun.secret}:\n\n  {begun.uri}\n")
-        client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code shown in the app", err=True)})
+    who = client.call("nebius.iam.v1.ProfileService/Get")
+    if who.WhichOneof("profile") != "user_profile":
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            "This profile is of a service account, which has no second factor",
+            "Sign in as a person with `neo login EMAIL`",
+        )
+    password = ask_password("Current password", from_stdin=False)
+    begun = client.call(f"{USERS}/StartTotp", {"current_password": password})
+    say(f"Add this to your authenticator app, or enter the secret {begun.secret}:\n\n  {begun.uri}\n")
+    client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code shown in the app", err=True)})
     echo("Signing in now requires a code.")
 
 
@@ -221,36 +230,34 @@ KeyFileArgument = Annotated[Path, typer.Argument(help="Public key file.")]
 
 
 @app.command()
-def add_ssh_key(context: typer.Context, file: KeyFileArgument) -> None:
+def add_ssh_key(client: Connected, file: KeyFileArgument) -> None:
     """Add an SSH key of your own, for the Slurm clusters of your groups.
 
     Example:
 
       neo user add-ssh-key ~/.ssh/id_ed25519.pub
     """
-    with client_of(context) as client:
-        for key in read_public_keys([file]):
-            client.call(f"{SSH_KEYS}/Add", {"public_key": key})
+    for key in read_public_keys([file]):
+        client.call(f"{SSH_KEYS}/Add", {"public_key": key})
     echo("Clusters of your groups accept the key within seconds.")
 
 
 @app.command()
-def list_ssh_keys(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_ssh_keys(client: Connected, output: OutputOption = Format.TABLE) -> None:
     """List your own SSH keys.
 
     Example:
 
       neo user list-ssh-keys
     """
-    with client_of(context) as client:
-        keys = list(client.call(f"{SSH_KEYS}/List").public_keys)
+    keys = list(client.call(f"{SSH_KEYS}/List").public_keys)
     items = [dict(zip(("type", "key", "comment"), key.split(None, 2), strict=False)) for key in keys]
     rows = [(item["type"], f"...{item['key'][-16:]}", item.get("comment", "")) for item in items]
     show(output, items, table(["TYPE", "KEY", "COMMENT"], rows), empty="You have no SSH keys.")
 
 
 @app.command()
-def remove_ssh_key(context: typer.Context, file: KeyFileArgument) -> None:
+def remove_ssh_key(client: Connected, file: KeyFileArgument) -> None:
     """Remove an SSH key of your own.
 
     Sessions that it opened stay, and so does what ~/.ssh/authorized_keys in a cluster has.
@@ -259,50 +266,34 @@ def remove_ssh_key(context: typer.Context, file: KeyFileArgument) -> None:
 
       neo user remove-ssh-key old-laptop.pub
     """
-    with client_of(context) as client:
-        for key in read_public_keys([file]):
-            client.call(f"{SSH_KEYS}/Remove", {"public_key": key})
+    for key in read_public_keys([file]):
+        client.call(f"{SSH_KEYS}/Remove", {"public_key": key})
     echo("The key is removed.")
 
 
-@app.command()
-def remove_second_factor(context: typer.Context, user: UserArgument) -> None:
-    """Remove the second factor of a user who lost their authenticator app.
+def _for_user(name: str, method: str, about: str, done: str) -> None:
+    """Add a command that calls a method with the id of a user."""
 
-    Example:
-
-      neo user remove-second-factor alice@example.com
-    """
-    _call_for_user(context, user, f"{USERS}/RemoveTotp")
-    echo(f"{user} now signs in with the password alone.")
+    @app.command(name, help=f"{about}\n\nExample:\n\n  neo user {name} alice@example.com")
+    def call(client: Connected, tenant_id: TenantId, user: UserArgument) -> None:
+        client.call(method, {"id": user_id(client, tenant_id, user)})
+        echo(f"{user} {done}")
 
 
-@app.command()
-def block(context: typer.Context, user: UserArgument) -> None:
-    """Block a user: end their sessions and refuse new ones.
-
-    Example:
-
-      neo user block alice@example.com
-    """
-    _call_for_user(context, user, f"{ACCOUNTS}/Block")
-    echo(f"{user} is blocked.")
+_for_user(
+    "remove-second-factor",
+    f"{USERS}/RemoveTotp",
+    "Remove the second factor of a user who lost their authenticator app.",
+    "now signs in with the password alone.",
+)
+_for_user(
+    "block", f"{ACCOUNTS}/Block", "Block a user: end their sessions and refuse new ones.", "is blocked."
+)
+_for_user("unblock", f"{ACCOUNTS}/Unblock", "Unblock a user.", "may sign in again.")
 
 
 @app.command()
-def unblock(context: typer.Context, user: UserArgument) -> None:
-    """Unblock a user.
-
-    Example:
-
-      neo user unblock alice@example.com
-    """
-    _call_for_user(context, user, f"{ACCOUNTS}/Unblock")
-    echo(f"{user} may sign in again.")
-
-
-@app.command()
-def delete(context: typer.Context, user: UserArgument, yes: YesOption = False) -> None:
+def delete(client: Connected, tenant_id: TenantId, user: UserArgument, yes: YesOption = False) -> None:
     """Delete a user with their memberships and sessions.
 
     Example:
@@ -310,17 +301,8 @@ def delete(context: typer.Context, user: UserArgument, yes: YesOption = False) -
       neo user delete alice@example.com --yes
     """
     confirm(f"user {user} with their memberships and sessions", yes=yes, is_new=True)
-    _call_for_user(context, user, f"{USERS}/Delete")
+    client.call(f"{USERS}/Delete", {"id": user_id(client, tenant_id, user)})
     echo(f"{user} is deleted.")
-
-
-def tenant_of(context: typer.Context) -> str:
-    profile = profile_of(context)
-    if profile.tenant_id:
-        return profile.tenant_id
-    raise ClientError(
-        "INVALID_ARGUMENT", f"Profile {profile.name!r} has no tenant", "Sign in again with --tenant ID"
-    )
 
 
 def _where(profile: Profile) -> str:
@@ -330,11 +312,6 @@ def _where(profile: Profile) -> str:
     place = Home(Path(profile.home)) if profile.home else None
     server = place.server() if place else None
     return sign_in_url(place, server) if place and server and server.listen else ""
-
-
-def _call_for_user(context: typer.Context, user: str, path: str) -> None:
-    with client_of(context) as client:
-        client.call(path, {"id": user_id(client, tenant_of(context), user)})
 
 
 def _group_id(client: Client, tenant_id: str, group: str) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-import typer
-
 from neocloud.cli.resources.lookup import (
     AI_JOBS,
     CLUSTERS,
@@ -76,12 +74,10 @@ def workload_log(cloud: ProjectClient, name: str) -> tuple[WorkloadLog | None, S
     return (LOGS[TUNING_JOBS] if _is_model_of_job(cloud, name) else None), refusals
 
 
-def print_workload_log(
-    context: typer.Context, log: WorkloadLog, name: str, project: str, *, follow: bool
-) -> None:
+def print_workload_log(cloud: ProjectClient, log: WorkloadLog, name: str, *, follow: bool) -> None:
     module, function = log.function.split(":")
     command = getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), function)
-    command(context, name, project=project, follow=follow)
+    command(cloud, name, follow=follow)
 
 
 def kind_without_log(cloud: ProjectClient, name: str) -> str:

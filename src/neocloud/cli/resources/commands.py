@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import command_group, take
 from neocloud.cli.output import DryRunOption, Format, OutputOption, YesOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.deletion import ForceOption
@@ -67,17 +67,7 @@ def _add(group: typer.Typer, product: str, noun: Noun, verb: str) -> None:
     def command(**given: Any) -> None:
         body(noun, verb, given)
 
-    signature = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for key, (annotation, default) in {
-            "context": (typer.Context, inspect.Parameter.empty),
-            **parameters,
-        }.items()
-    ]
-    vars(command)["__signature__"] = inspect.Signature(signature)
-    command.__annotations__ = {key: annotation for key, (annotation, _) in parameters.items()} | {
-        "context": typer.Context
-    }
+    take(command, {"context": (typer.Context, inspect.Parameter.empty), **parameters})
     command.__doc__ = f"{about}\n\nExample:\n\n  neo {product} {noun.name} {name} {example}".rstrip()
     group.command(name)(command)
 

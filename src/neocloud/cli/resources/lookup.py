@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud.cli.lazy import Options
 from neocloud.cli.resources.noun import kebab
 from neocloud.cli.resources.products import PRODUCTS
 from neocloud.cli.resources.search import find, kind_of
-from neocloud.cli.target import profile_of, project_of
+from neocloud.cli.target import client_of, profile_of, project_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
@@ -291,12 +292,25 @@ def closest_names(wanted: str, known: Iterable[str]) -> str:
     return f"The closest of {len(names)} names are: {', '.join(closest)}"
 
 
-def connect_to_project(context: typer.Context, project: str) -> ProjectClient:
+def connect_to_project(context: typer.Context, project: ProjectOption = "") -> ProjectClient:
     """Connect; the connection is closed when the command ends."""
     profile = profile_of(context)
     client = connect(profile)
     context.call_on_close(client.close)
     return ProjectClient(client, profile, project_id_of(client, profile, project))
+
+
+def _connected(context: typer.Context) -> Client:
+    client = client_of(context)
+    context.call_on_close(client.close)
+    return client
+
+
+Cloud = Annotated[ProjectClient, Options(connect_to_project, is_last=True)]
+"""The cloud and the project that a command works in, by --project."""
+Connected = Annotated[Client, Options(_connected)]
+"""The cloud, for commands that work in no project."""
+CurrentProfile = Annotated[Profile, Options(profile_of)]
 
 
 def project_id_of(client: Client, profile: Profile, named: str) -> str:

@@ -4,9 +4,10 @@
 The cloud decides what fits and what this machine has; given names are passed on unchanged.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+from neocloud.cli.output import JsonObject
 from neocloud.cli.resources.lookup import ProjectClient, closest_names
 from neocloud.client.errors import ClientError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from neocloud.messages.neocloud.inference.v1 import Model
 
 
+Answer = TypeVar("Answer")
 LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
 GIB = 1024**3
 ALLOWANCE_GIB = 3
@@ -78,6 +80,24 @@ def _smallest(
         if preset in ("", shape.name) and shape.resources.memory_gibibytes >= needed
     ]
     return (platform, min(fitting)[3]) if fitting else None
+
+
+def with_first(
+    shapes: Sequence[tuple[str, str]],
+    attempt: Callable[[JsonObject], Answer],
+    not_here: Collection[str] = ("RESOURCE_EXHAUSTED",),
+) -> tuple[Answer, int]:
+    """Return the answer for the first shape that is possible, given as fields of a spec, and its number.
+
+    Errors of the codes `not_here` mean that a shape is not; that of the last one is raised.
+    """
+    for number, (platform, preset) in enumerate(shapes):
+        try:
+            return attempt({"platform": platform, "preset": preset}), number
+        except ClientError as error:
+            if error.code not in not_here or number == len(shapes) - 1:
+                raise
+    raise AssertionError("There is at least one shape.")
 
 
 def first_possible_shape(cloud: ProjectClient, model: "Model", platform: str, preset: str) -> tuple[str, str]:

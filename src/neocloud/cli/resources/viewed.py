@@ -13,16 +13,7 @@ import typer
 
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, show, table
 from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-    names_of,
-)
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import connect
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, Connected, ProjectClient, names_of
 from neocloud.core import contract
 
 
@@ -50,10 +41,7 @@ def list_in_project(
     """Add `list` for the resources of a project."""
 
     @app.command("list", help=help)
-    def list_resources(
-        context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
-    ) -> None:
-        cloud = connect_to_project(context, project)
+    def list_resources(cloud: Cloud, output: OutputOption = Format.TABLE) -> None:
         items = cloud.list_all(service)
         view(cloud, items).show(output, items)
 
@@ -64,10 +52,8 @@ def list_all(
     """Add a command that lists all resources of a service, for operators."""
 
     @app.command(name, help=help)
-    def list_resources(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-        with connect(profile_of(context)) as client:
-            items = list(client.list_all(f"{service}/List"))
-        view().show(output, items)
+    def list_resources(client: Connected, output: OutputOption = Format.TABLE) -> None:
+        view().show(output, client.list_all(f"{service}/List"))
 
 
 def list_in_cluster(
@@ -76,13 +62,8 @@ def list_in_cluster(
     """Add `list` for what a Slurm cluster has."""
 
     @app.command("list", help=help)
-    def list_parts(
-        context: typer.Context,
-        cluster: ClusterArgument,
-        project: ProjectOption = "",
-        output: OutputOption = Format.TABLE,
-    ) -> None:
-        view.show(output, items(connect_to_project(context, project).find(CLUSTERS, cluster)))
+    def list_parts(cloud: Cloud, cluster: ClusterArgument, output: OutputOption = Format.TABLE) -> None:
+        view.show(output, items(cloud.find(CLUSTERS, cluster)))
 
 
 def delete_in_project(
@@ -103,15 +84,14 @@ def delete_in_project(
 
     @app.command(help=help)
     def delete(
-        context: typer.Context,
+        cloud: Cloud,
         name: Annotated[
             str, typer.Argument(help=f"Name or id of the {words}.", autocompletion=names_of(service))
         ],
         yes: YesOption = False,
         force: ForceOption = False,
-        project: ProjectOption = "",
     ) -> None:
-        cloud, what = connect_to_project(context, project), f"{words} {name}"
+        what = f"{words} {name}"
         resource_id = id_to_delete(lambda: cloud.find(service, name).metadata.id, name, force=force)
         confirm(f"{what} and {also}" if also else what, yes=yes, is_new=is_new)
         if force:

@@ -10,7 +10,7 @@ from neocloud.cli.commands.fleet.node import SERVICE as NODES
 from neocloud.cli.commands.fleet.node import NodeArgument
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
-from neocloud.cli.resources.lookup import CLUSTERS, ProjectClient, ProjectOption, connect_to_project
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ProjectClient, ProjectOption, connect_to_project
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -82,11 +82,10 @@ def request(
 
 @app.command()
 def events(
-    context: typer.Context,
+    cloud: Cloud,
     cluster: Annotated[str, typer.Argument(help="The cluster, by name or id.")],
     node: Annotated[str, typer.Option(help="Name of a single node, e.g. worker-0.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=500, help="Number of the newest events.")] = 100,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show maintenance, repair tickets and retirements of the nodes of a cluster, oldest first.
@@ -96,7 +95,6 @@ def events(
       neo fleet break-fix events bank
       neo fleet break-fix events bank --node worker-0 --output json
     """
-    cloud = connect_to_project(context, project)
     cluster_id, suffix = _cluster(cloud, cluster)
     wanted = {"cluster_id": cluster_id, "node": node, "limit": limit}
     answer = cloud.client.call(f"{SERVICE}/ListEvents{suffix}", wanted)

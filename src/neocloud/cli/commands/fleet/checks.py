@@ -8,9 +8,9 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.resources.lookup import Connected
 from neocloud.cli.resources.viewed import ListView, list_all
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import Client, connect
+from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -56,7 +56,7 @@ list_all(
 
 
 @app.command()
-def nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def nodes(client: Connected, output: OutputOption = Format.TABLE) -> None:
     """Show how many nodes were tested in the last 7 days, and for each node what failed and when it is next.
 
     Examples:
@@ -64,9 +64,8 @@ def nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
       neo fleet checks nodes
       neo fleet checks nodes --output json
     """
-    with connect(profile_of(context)) as client:
-        coverage = client.call(f"{SERVICE}/GetCoverage", {})
-        found = list(client.list_all(f"{SERVICE}/ListNodes"))
+    coverage = client.call(f"{SERVICE}/GetCoverage", {})
+    found = list(client.list_all(f"{SERVICE}/ListNodes"))
     rows = (
         (
             _name(each),
@@ -94,7 +93,7 @@ def nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 @app.command()
 def get(
-    context: typer.Context,
+    client: Connected,
     node: Annotated[
         str,
         typer.Argument(
@@ -109,8 +108,7 @@ def get(
 
       neo fleet checks get bank/worker-0
     """
-    with connect(profile_of(context)) as client:
-        found = _find(client, node)
+    found = _find(client, node)
     rows = (
         (each.check, each.status, each.sample, each.threshold or "-", each.source or "-", _time(each, "at"))
         for each in found.results
@@ -124,7 +122,7 @@ def get(
 
 
 @app.command()
-def records(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def records(client: Connected, output: OutputOption = Format.TABLE) -> None:
     """Show how often each check was right, whether it may drain nodes, and what it lacks.
 
     A check in shadow is recorded and drains nothing. It leaves the shadow once enough of its failing verdicts
@@ -136,8 +134,7 @@ def records(context: typer.Context, output: OutputOption = Format.TABLE) -> None
       neo fleet checks records
       neo fleet checks records --output json
     """
-    with connect(profile_of(context)) as client:
-        found = list(client.list_all(f"{SERVICE}/ListRecords"))
+    found = list(client.list_all(f"{SERVICE}/ListRecords"))
     rows = (
         (
             each.check,

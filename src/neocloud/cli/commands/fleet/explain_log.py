@@ -24,7 +24,7 @@ from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, 
 from neocloud.client.errors import ClientError
 from neocloud.fleet.policy.kernel_log import lines_of
 from neocloud.fleet.policy.kernel_log_reader import DEVICE, available_lines
-from neocloud.fleet.policy.kernel_log_summary import Fault, summary_of
+from neocloud.fleet.policy.kernel_log_summary import Fault, Summary, summary_of
 from neocloud.fleet.policy.pasted_kernel_log import PastedLog
 from neocloud.fleet.policy.policy import CodeKind, Severity
 from neocloud.fleet.policy.policy_file import default_policy
@@ -60,17 +60,13 @@ def log(
     tally = PastedLog()
     with _lines(file) as lines:
         summary = summary_of(tally.records(lines), policy, gpu=gpu_name, driver=version)
-    rows = [
+    rows = (
         (
-            _title(fault),
-            fault.device,
-            len(fault.times) or fault.lines,
-            fault.severity,
-            fault.action,
-            _what(fault),
+            *(_title(fault), fault.device, len(fault.times) or fault.lines),
+            *(fault.severity, fault.action, _what(fault)),
         )
         for fault in summary.faults
-    ]
+    )
     document = {
         "policy": policy_document(policy),
         "kernel_lines": summary.records,
@@ -85,6 +81,13 @@ def log(
         "Nothing was read that is a fault." if tally.not_understood else "No fault that the policy knows of."
     )
     show(output, document, table(headers, rows, right=["TIMES"]), empty=empty)
+    _warn_of_gaps(tally, summary)
+    if output is Format.TABLE:
+        _say_rest(summary.records, tally.others, summary.faults)
+
+
+def _warn_of_gaps(tally: PastedLog, summary: Summary) -> None:
+    """Warn of what may hold faults that are not shown."""
     if tally.not_understood:
         warn(
             f"{counted(tally.not_understood, 'line')} with the words for a fault of a GPU could not be "
@@ -97,8 +100,6 @@ def log(
         warn("There is no line of the kernel in it. Pipe in what dmesg or journalctl -k print.")
     if tally.lost:
         warn(f"{counted(tally.lost, 'record')} are missing, and may hold more faults.")
-    if output is Format.TABLE:
-        _say_rest(summary.records, tally.others, summary.faults)
 
 
 @contextmanager

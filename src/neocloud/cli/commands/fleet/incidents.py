@@ -11,8 +11,7 @@ from neocloud.cli.commands.fleet.node_lookup import cluster_id_of, place_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, show, table
 from neocloud.cli.progress import duration
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import connect
+from neocloud.cli.resources.lookup import Connected
 from neocloud.core import contract
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ Examples:
 
 @app.command("list")
 def list_incidents(
-    context: typer.Context,
+    client: Connected,
     only_open: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -46,9 +45,8 @@ def list_incidents(
       neo fleet incidents list
       neo fleet incidents list --open --output json
     """
-    with connect(profile_of(context)) as client:
-        items = client.list_all(f"{SERVICE}/List")
-        found = [each for each in items if not only_open or each.state == "open"]
+    items = client.list_all(f"{SERVICE}/List")
+    found = [each for each in items if not only_open or each.state == "open"]
     rows = (
         (
             each.id,
@@ -67,7 +65,7 @@ def list_incidents(
 
 @app.command()
 def get(
-    context: typer.Context,
+    client: Connected,
     incident: Annotated[str, typer.Argument(help="The id, as listed.")],
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -77,8 +75,7 @@ def get(
 
       neo fleet incidents get slurmcluster-e00x/worker-0/3
     """
-    with connect(profile_of(context)) as client:
-        found = client.call(f"{SERVICE}/Get", {"id": incident})
+    found = client.call(f"{SERVICE}/Get", {"id": incident})
     show(output, contract.to_document(found), fields_table(_fields(found)))
 
 
@@ -87,7 +84,7 @@ reliability_app = command_group()
 
 @reliability_app.command()
 def reliability(
-    context: typer.Context,
+    client: Connected,
     cluster: Annotated[str, typer.Argument(help="Only this cluster: name or id.")] = "",
     days: Annotated[int, typer.Option(min=1, max=60, help="How many days back.")] = 30,
     output: OutputOption = Format.TABLE,
@@ -102,9 +99,8 @@ def reliability(
       neo fleet reliability
       neo fleet reliability bank --days 7 --output json
     """
-    with connect(profile_of(context)) as client:
-        cluster_id = cluster_id_of(client, cluster) if cluster else ""
-        found = client.call(f"{SERVICE}/GetReliability", {"cluster_id": cluster_id, "days": days})
+    cluster_id = cluster_id_of(client, cluster) if cluster else ""
+    found = client.call(f"{SERVICE}/GetReliability", {"cluster_id": cluster_id, "days": days})
     show(output, contract.to_document(found), fields_table(_figures(found)))
 
 

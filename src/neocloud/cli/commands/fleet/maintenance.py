@@ -10,7 +10,7 @@ from neocloud.cli.commands.fleet.node import SERVICE as NODES
 from neocloud.cli.commands.fleet.node_lookup import cluster_id_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, say, show, table
-from neocloud.cli.resources.lookup import tenant_id_of
+from neocloud.cli.resources.lookup import Connected, CurrentProfile, tenant_id_of
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
@@ -90,18 +90,16 @@ def create(
 
 
 @app.command("list")
-def list_windows(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_windows(client: Connected, profile: CurrentProfile, output: OutputOption = Format.TABLE) -> None:
     """List windows, also those that are over.
 
     Examples:
 
       neo fleet maintenance list
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        parent = {"parent_id": tenant_id_of(client, profile, "")}
-        windows = list(client.list_all(f"{SERVICE}/List", parent))
-        names = {each.cluster_id: each.cluster_name for each in _nodes(client)} if windows else {}
+    parent = {"parent_id": tenant_id_of(client, profile, "")}
+    windows = list(client.list_all(f"{SERVICE}/List", parent))
+    names = {each.cluster_id: each.cluster_name for each in _nodes(client)} if windows else {}
     rows = (
         (
             each.metadata.id,

@@ -22,9 +22,8 @@ from neocloud.cli.commands.fleet.node_lookup import (
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
+from neocloud.cli.resources.lookup import Connected
 from neocloud.cli.resources.viewed import ListView, list_all
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import connect
 from neocloud.core import contract
 from neocloud.core.json_values import is_list
 from neocloud.fleet.nodes.events import threshold_in_words
@@ -83,21 +82,20 @@ list_all(
 
 
 @app.command()
-def get(context: typer.Context, node: NodeArgument, output: OutputOption = Format.TABLE) -> None:
+def get(client: Connected, node: NodeArgument, output: OutputOption = Format.TABLE) -> None:
     """Show a node, why it was drained the last time, and how long each step took.
 
     Examples:
 
       neo fleet node get bank/worker-0
     """
-    with connect(profile_of(context)) as client:
-        found = find(client, node)
+    found = find(client, node)
     show(output, contract.to_document(found), fields_table(_fields(found)))
 
 
 @app.command()
 def events(
-    context: typer.Context,
+    client: Connected,
     node: NodeArgument,
     limit: Annotated[int, typer.Option(min=1, help="Number of the newest events.")] = 50,
     output: OutputOption = Format.TABLE,
@@ -109,8 +107,7 @@ def events(
       neo fleet node events bank/worker-0
       neo fleet node events bank/worker-0 --limit 500 --output json
     """
-    with connect(profile_of(context)) as client:
-        found = list(client.list_all(f"{SERVICE}/ListEvents", {"id": find(client, node).id}))[-limit:]
+    found = list(client.list_all(f"{SERVICE}/ListEvents", {"id": find(client, node).id}))[-limit:]
     documents = [{"position": each.position, **json.loads(each.json)} for each in found]
     rows = ((_moment(each["at"]), each["type"], _details(each)) for each in documents)
     show(output, documents, table(["AT, UTC", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
@@ -143,7 +140,7 @@ list_all(
 @drain_app.command()
 @app.command()
 def drain(
-    context: typer.Context,
+    client: Connected,
     node: NodeArgument,
     reason: Annotated[str, typer.Argument(help="Why; users of the node read it.")],
 ) -> None:
@@ -157,16 +154,15 @@ def drain(
       neo fleet node drain bank/worker-0 "swap the cable"
       neo fleet drain gpu-host-1 "new firmware"
     """
-    with connect(profile_of(context)) as client:
-        found = find(client, node)
-        client.call(f"{SERVICE}/Drain", {"id": found.id, "reason": reason})
+    found = find(client, node)
+    client.call(f"{SERVICE}/Drain", {"id": found.id, "reason": reason})
     what = "starts nothing new" if is_host(found) else "takes no new jobs"
     say(f"{name_of(found)} {what}. Release it: neo fleet node release {name_of(found)}")
 
 
 @release_app.command()
 @app.command()
-def release(context: typer.Context, node: NodeArgument) -> None:
+def release(client: Connected, node: NodeArgument) -> None:
     """End your own drain of a node, or have a node verified again that waits in triage.
 
     A worker takes jobs once it has passed its checks, a host new work at once unless a fault had drained it.
@@ -176,16 +172,15 @@ def release(context: typer.Context, node: NodeArgument) -> None:
       neo fleet node release bank/worker-0
       neo fleet release gpu-host-1
     """
-    with connect(profile_of(context)) as client:
-        found = find(client, node)
-        client.call(f"{SERVICE}/Release", {"id": found.id})
+    found = find(client, node)
+    client.call(f"{SERVICE}/Release", {"id": found.id})
     what = "is released" if is_host(found) else "returns to service once it is verified"
     say(f"{name_of(found)} {what}. See: neo fleet node get {name_of(found)}")
 
 
 @app.command()
 def move(
-    context: typer.Context,
+    client: Connected,
     node: NodeArgument,
     phase: Annotated[str, typer.Argument(help="Phase: triage, debug, rma_out, rma_returned, retired.")],
     reason: Annotated[str, typer.Argument(help="Why; it is kept with your name in the node's events.")],
@@ -202,9 +197,8 @@ def move(
       neo fleet node move gpu-host-1 rma_returned "new board"
       neo fleet node move bank/worker-0 retired "sold"
     """
-    with connect(profile_of(context)) as client:
-        found = find(client, node)
-        client.call(f"{SERVICE}/Move", {"id": found.id, "phase": phase, "reason": reason})
+    found = find(client, node)
+    client.call(f"{SERVICE}/Move", {"id": found.id, "phase": phase, "reason": reason})
     say(f"{name_of(found)} is in {phase}. See: neo fleet node events {name_of(found)}")
 
 

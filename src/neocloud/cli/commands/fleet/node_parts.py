@@ -9,6 +9,7 @@ import typer
 
 from neocloud.cli.commands.fleet.node_lookup import NODE_HELP, SERVICE, NodeArgument, find, name_of
 from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.resources.lookup import Connected
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
@@ -23,7 +24,7 @@ PLACE_HELP = "Name in your plans; empty if unknown."
 
 
 def inventory(
-    context: typer.Context,
+    client: Connected,
     node: Annotated[
         str, typer.Argument(metavar="[CLUSTER/NODE]", help=f"{NODE_HELP} All nodes without it.")
     ] = "",
@@ -43,10 +44,9 @@ def inventory(
       neo fleet node inventory bank/worker-0
       neo fleet node inventory bank/worker-0 --changes
     """
-    with connect(profile_of(context)) as client:
-        nodes = {each.id: each for each in client.list_all(f"{SERVICE}/List")}
-        wanted = find(client, node).id if node else ""
-        parts = list(client.list_all(f"{SERVICE}/ListParts", {"node_id": wanted}))
+    nodes = {each.id: each for each in client.list_all(f"{SERVICE}/List")}
+    wanted = find(client, node).id if node else ""
+    parts = list(client.list_all(f"{SERVICE}/ListParts", {"node_id": wanted}))
     names = {each: name_of(found) for each, found in nodes.items()}
     documents = [contract.to_document(each) for each in parts]
     if changes:

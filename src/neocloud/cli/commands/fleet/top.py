@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -17,20 +16,9 @@ from neocloud.cli.commands.fleet.node_lookup import place_of, reasons, waits_for
 from neocloud.cli.commands.top import IntervalOption, OnceOption, host_of, server_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.server_process import get_text
-from neocloud.cli.output import (
-    Format,
-    JsonObject,
-    OutputOption,
-    View,
-    console,
-    fields_table,
-    show,
-    table,
-)
+from neocloud.cli.output import Format, JsonObject, OutputOption, View, console, fields_table, show, table
 from neocloud.cli.progress import duration
-from neocloud.cli.resources.lookup import ProjectClient
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import connect
+from neocloud.cli.resources.lookup import Connected, CurrentProfile, ProjectClient
 from neocloud.core.json_values import as_object
 
 if TYPE_CHECKING:
@@ -52,7 +40,8 @@ app = command_group()
 
 @app.command()
 def top(
-    context: typer.Context,
+    client: Connected,
+    profile: CurrentProfile,
     interval: IntervalOption = 2,
     once: OnceOption = False,
     output: OutputOption = Format.TABLE,
@@ -69,19 +58,17 @@ def top(
       neo fleet top --once
       neo fleet top -o json
     """
-    profile = profile_of(context)
-    with connect(profile) as client:
-        cloud = ProjectClient(client, profile, "")
-        screen = console()
-        if output is Format.TABLE and not once and screen.is_terminal:
-            with Live(console=screen, screen=True, auto_refresh=False) as live:
-                live_screen.repeat(
-                    lambda: document_of(cloud),
-                    lambda document: live.update(drawn(document, live.console), refresh=True),
-                    lambda: client.sleep(interval),
-                )
-            return
-        document = document_of(cloud)
+    cloud = ProjectClient(client, profile, "")
+    screen = console()
+    if output is Format.TABLE and not once and screen.is_terminal:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            live_screen.repeat(
+                lambda: document_of(cloud),
+                lambda document: live.update(drawn(document, live.console), refresh=True),
+                lambda: client.sleep(interval),
+            )
+        return
+    document = document_of(cloud)
     if output is not Format.TABLE:
         show(output, document, fields_table(()))
         return

@@ -8,6 +8,7 @@ import typer
 from neocloud.cli.commands.fleet.node_lookup import place_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.resources.lookup import Connected
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
@@ -35,7 +36,7 @@ Examples:
 
 @app.command("list")
 def list_verdicts(
-    context: typer.Context,
+    client: Connected,
     every: Annotated[
         bool, typer.Option("--all", help="Also those of checks that may drain nodes, and judged ones.")
     ] = False,
@@ -48,9 +49,8 @@ def list_verdicts(
       neo fleet verdict list
       neo fleet verdict list --all --output json
     """
-    with connect(profile_of(context)) as client:
-        items = client.list_all(f"{SERVICE}/List")
-        found = [each for each in items if every or (each.shadow and not each.HasField("judgement"))]
+    items = client.list_all(f"{SERVICE}/List")
+    found = [each for each in items if every or (each.shadow and not each.HasField("judgement"))]
     rows = (
         (
             place_of(each.cluster_name or each.cluster_id, each.node),

@@ -2,7 +2,6 @@
 """`neo deploy`: serve a model and print how to call it."""
 
 import re
-from collections.abc import Callable, Sequence
 from enum import StrEnum
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,20 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price, warn_if_cut_off
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import DryRunOption, Format, JsonObject, OutputOption, fields_table, say, show
 from neocloud.cli.progress import finish
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    DEPLOYMENTS,
-    MODELS,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-    state_of,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, DEPLOYMENTS, MODELS, Cloud, ProjectClient, state_of
 from neocloud.cli.resources.prices import show_trial
-from neocloud.cli.resources.shapes import possible_shapes
+from neocloud.cli.resources.shapes import possible_shapes, with_first
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
@@ -86,9 +77,35 @@ ByHourOption = Annotated[bool, typer.Option("--by-hour", help="Charge replica ho
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the first replica answers.")]
 
 
+def _slurm_resources(cpus: CpusOption = 0, memory: MemoryOption = 0, gpus: GpusOption = 0) -> JsonObject:
+    return {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus}
+
+
+def service(
+    max_adapters: MaxAdaptersOption = 0,
+    context_length: ContextLengthOption = 0,
+    max_concurrency: MaxConcurrencyOption = 0,
+    task: TaskOption = Task.GENERATE,
+    by_hour: ByHourOption = False,
+    price: PriceOption = "",
+) -> JsonObject:
+    """Return fields of the spec."""
+    return {
+        "max_adapters": max_adapters,
+        "context_length": context_length,
+        "max_concurrency": max_concurrency,
+        "task": task.value.upper(),
+        "charge": "BY_HOUR" if by_hour else "BY_TOKEN",
+        **({"price": parsed_price(price, "--price")} if price else {}),
+    }
+
+
+NOTHING: JsonObject = {}
+
+
 @app.command()
 def deploy(
-    context: typer.Context,
+    cloud: Cloud,
     model: ModelArgument,
     name: NameOption = "",
     fast: FastOption = False,
@@ -96,18 +113,10 @@ def deploy(
     platform: PlatformOption = "",
     preset: PresetOption = "",
     on_slurm: OnSlurmOption = "",
-    cpus: CpusOption = 0,
-    memory: MemoryOption = 0,
-    gpus: GpusOption = 0,
-    max_adapters: MaxAdaptersOption = 0,
-    context_length: ContextLengthOption = 0,
-    max_concurrency: MaxConcurrencyOption = 0,
-    task: TaskOption = Task.GENERATE,
-    by_hour: ByHourOption = False,
-    price: PriceOption = "",
+    resources: Annotated[JsonObject, Options(_slurm_resources)] = NOTHING,
+    offered: Annotated[JsonObject, Options(service)] = NOTHING,
     wait: WaitOption = True,
     dry_run: DryRunOption = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Serve a model under a name that OpenAI clients call.
@@ -126,55 +135,35 @@ def deploy(
       neo deploy assistant --on-slurm research --gpus 1
       neo deploy assistant --price 0.10/0.40
     """
-    cloud = connect_to_project(context, project)
     found = cloud.find(MODELS, model)
     least, most = bounds(replicas, "--replicas")
     spec: JsonObject = {
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
-        "task": task.value.upper(),
-        "charge": "BY_HOUR" if by_hour else "BY_TOKEN",
         "scaling": {"min_replicas": least, "max_replicas": most},
-        "max_adapters": max_adapters,
-        "context_length": context_length,
-        "max_concurrency": max_concurrency,
+        **offered,
     }
-    if price:
-        spec["price"] = parsed_price(price, "--price")
     if on_slurm:
         spec["slurm_cluster_id"] = cloud.find(CLUSTERS, on_slurm).metadata.id
-        spec["slurm_resources"] = {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus}
-    shapes = [("", "")] if on_slurm else possible_shapes(cloud, found, platform, preset)
-    chosen = name or _name_of(found.metadata.name, is_fast=fast)
-    if dry_run:
-        _create(
-            cloud, chosen, spec, shapes, lambda request: show_trial(cloud.client, CREATE, request, output)
+        spec["slurm_resources"] = resources
+    metadata = {"parent_id": cloud.project, "name": name or _name_of(found.metadata.name, is_fast=fast)}
+
+    def create(shape: JsonObject) -> "Operation | None":
+        request = {"metadata": metadata, "spec": {**spec, **shape}}
+        return (
+            show_trial(cloud.client, CREATE, request, output)
+            if dry_run
+            else cloud.client.call(CREATE, request)
         )
+
+    shapes = [("", "")] if on_slurm else possible_shapes(cloud, found, platform, preset)
+    operation, _ = with_first(shapes, create, _NOT_HERE)
+    if operation is None:
         return
-    operation = _create(cloud, chosen, spec, shapes, lambda request: cloud.client.call(CREATE, request))
-    deployment = _follow(cloud, chosen, operation, wait=wait)
+    deployment = _follow(cloud, metadata["name"], operation, wait=wait)
     _print_result(cloud, deployment, output)
-    if not price and not by_hour:
+    if "price" not in spec and spec["charge"] == "BY_TOKEN":
         warn_if_cut_off(cloud, f"{found.metadata.name}-fast" if fast else found.metadata.name)
-
-
-def _create(
-    cloud: ProjectClient,
-    name: str,
-    spec: JsonObject,
-    shapes: Sequence[tuple[str, str]],
-    create: Callable[[JsonObject], Any],
-) -> Any:
-    """Create it with the first shape that this machine has; refusals of the others are ignored."""
-    for number, (platform, preset) in enumerate(shapes, start=1):
-        whole = {**spec, "platform": platform, "preset": preset}
-        request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": whole}
-        try:
-            return create(request)
-        except ClientError as error:
-            if number == len(shapes) or error.code not in _NOT_HERE:
-                raise
-    raise AssertionError("There is at least one shape.")
 
 
 def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:

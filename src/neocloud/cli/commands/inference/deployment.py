@@ -9,26 +9,10 @@ import typer
 from neocloud.cli.commands.inference.deploy import bounds, how_to_call
 from neocloud.cli.commands.inference.price import parsed_price
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import (
-    Format,
-    JsonObject,
-    OutputOption,
-    counted,
-    fields_table,
-    say,
-    show,
-)
+from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show
 from neocloud.cli.progress import duration, finish
 from neocloud.cli.resources.log_parts import log_parts
-from neocloud.cli.resources.lookup import (
-    DEPLOYMENTS,
-    MODELS,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-    names_of,
-    state_of,
-)
+from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, Cloud, ProjectClient, names_of, state_of
 from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_project
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
@@ -81,19 +65,13 @@ list_in_project(app, DEPLOYMENTS, _list_view, "List the deployments.\n\nExample:
 
 
 @app.command("get")
-def show_deployment(
-    context: typer.Context,
-    name: NameArgument,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
+def show_deployment(cloud: Cloud, name: NameArgument, output: OutputOption = Format.TABLE) -> None:
     """Show one deployment: its replicas, memory and address.
 
     Example:
 
       neo deployment get assistant
     """
-    cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     status = item.status
     pairs = [
@@ -116,14 +94,13 @@ def show_deployment(
 
 @app.command()
 def logs(
-    context: typer.Context,
+    cloud: Cloud,
     name: NameArgument,
     replica: Annotated[
         str, typer.Option(help="Name of the replica, e.g. replica-1. Default: the first.")
     ] = "",
     lines: Annotated[int, typer.Option(min=1, max=10000, help="Number of last lines to print.")] = 200,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print the last lines of a replica's model server.
 
@@ -132,7 +109,6 @@ def logs(
       neo deployment logs assistant --lines 50
       neo deployment logs assistant --follow
     """
-    cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     request: JsonObject = {"id": item.metadata.id, "replica": replica, "lines": lines}
     run, has_text = "", False
@@ -156,7 +132,7 @@ def _say_why_empty(item: "Deployment", replica: str) -> None:
 
 @app.command()
 def scale(
-    context: typer.Context,
+    cloud: Cloud,
     name: NameArgument,
     replicas: Annotated[
         str, typer.Argument(metavar="MIN..MAX", help="Number of replicas; 0..N sleeps without requests.")
@@ -170,7 +146,6 @@ def scale(
             " one and a half cold starts. Default: unchanged.",
         ),
     ] = None,
-    project: ProjectOption = "",
 ) -> None:
     """Change the number of replicas.
 
@@ -179,7 +154,6 @@ def scale(
       neo deployment scale assistant 2
       neo deployment scale assistant 0..4 --idle 600
     """
-    cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     least, most = bounds(replicas, "MIN..MAX")
     scaling = {"min_replicas": least, "max_replicas": most}
@@ -194,7 +168,7 @@ def scale(
 
 @app.command()
 def price(
-    context: typer.Context,
+    cloud: Cloud,
     name: NameArgument,
     amount: Annotated[
         str,
@@ -202,7 +176,6 @@ def price(
             metavar="INPUT/OUTPUT", help="US dollars per million tokens, e.g. 0.10/0.40; 0 if it is free."
         ),
     ],
-    project: ProjectOption = "",
 ) -> None:
     """Set the price of a deployment's tokens, which a project with a budget needs.
 
@@ -211,7 +184,6 @@ def price(
       neo deployment price assistant 0.10/0.40
       neo deployment price assistant 0
     """
-    cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     spec = {"price": parsed_price(amount, "INPUT/OUTPUT")}
     request = {"metadata": {"id": item.metadata.id}, "spec": spec}
@@ -225,14 +197,13 @@ def price(
 
 
 @app.command()
-def wake(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
+def wake(cloud: Cloud, name: NameArgument) -> None:
     """Wake a sleeping deployment, as a request to it would.
 
     Example:
 
       neo deployment wake assistant
     """
-    cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     cloud.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
     known_as = item.metadata.name

@@ -13,20 +13,13 @@ from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import (
-    Format,
-    JsonObject,
-    OutputOption,
-    fields_table,
-    say,
-    show,
-    size_text,
-)
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import finish, stage
 from neocloud.cli.registry.names import check_hub_id, find_artifact, is_artifact
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     MODELS,
+    Cloud,
     ProjectClient,
     ProjectOption,
     connect_to_project,
@@ -92,7 +85,7 @@ InPlaceOption = Annotated[
 
 @app.command()
 def add(
-    context: typer.Context,
+    cloud: Cloud,
     name: AddNameArgument,
     source: SourceArgument,
     base: BaseOption = "",
@@ -102,7 +95,6 @@ def add(
     tool_call_parser: ToolCallParserOption = "",
     reasoning_parser: ReasoningParserOption = "",
     in_place: InPlaceOption = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Add a model, or an adapter on one, and wait until it has been inspected, and until a deployment of its
@@ -123,7 +115,6 @@ def add(
       neo model add support s3://models/support --base assistant
       neo model add support team/support:v1 --base assistant
     """
-    cloud = connect_to_project(context, project)
     spec: JsonObject = {
         "license": license,
         "description": description,

@@ -12,8 +12,8 @@ from neocloud.cli.output import Format, OutputOption, fields_table, say, show, s
 from neocloud.cli.progress import stage
 from neocloud.cli.registry.names import find_target
 from neocloud.cli.resources.lookup import MODELS, ProjectClient, ProjectOption, connect_to_project, names_of
-from neocloud.cli.storage.commands.session import s3_session
 from neocloud.cli.storage.places import SCHEME, bucket_place_of
+from neocloud.cli.storage.session import s3_session
 from neocloud.client.errors import ClientError
 
 if TYPE_CHECKING:

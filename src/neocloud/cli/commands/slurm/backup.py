@@ -3,7 +3,7 @@
 
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +26,7 @@ from neocloud.cli.commands.slurm.backup_file import (
     read_backup,
     refuse_existing,
 )
-from neocloud.cli.commands.slurm.backup_objects import (
-    ObjectWriter,
-    folder_in,
-    new_objects,
-    opened_objects,
-)
+from neocloud.cli.commands.slurm.backup_objects import ObjectWriter, folder_in, new_objects, opened_objects
 from neocloud.cli.commands.slurm.changes import report_ready
 from neocloud.cli.commands.slurm.login import IdentityOption, ssh_words
 from neocloud.cli.commands.slurm.remote_files import replace_files, saved_files, with_progress
@@ -40,6 +35,7 @@ from neocloud.cli.output import Format, OutputOption, fields_table, say, show, s
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
+    Cloud,
     ClusterArgument,
     ProjectClient,
     ProjectOption,
@@ -48,8 +44,8 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.ssh import read_public_keys
-from neocloud.cli.storage.commands.session import EnvKeyOption
 from neocloud.cli.storage.places import BucketPlace
+from neocloud.cli.storage.session import EnvKeyOption
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.backup.archive import BackupError, open_regular
 from neocloud.core import contract
@@ -68,6 +64,7 @@ RESET = ["spec.node_sets.*.count"]
 
 def backup(
     context: typer.Context,
+    cloud: Cloud,
     name: ClusterArgument,
     to: Annotated[
         str,
@@ -77,7 +74,6 @@ def backup(
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace TARGET if it exists.")] = False,
     identity: IdentityOption = None,
-    project: ProjectOption = "",
     env_key: EnvKeyOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -95,7 +91,6 @@ def backup(
       neo slurm cluster backup lab --to s3://backups/lab-2026-11-27
       neo slurm cluster backup lab --to /mnt/backups/lab.backup --force
     """
-    cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     folder = folder_in(to)
     target = str(folder) if folder else str(Path(to).absolute())
@@ -109,32 +104,37 @@ def backup(
         )
     ssh = ssh_words(cloud, cluster, identity)
     started = time.monotonic()
-    with ExitStack() as stack:
-        stack.enter_context(stopped_by_signals())
-        if folder:
-            objects = new_objects(context, folder, project, replace=force, env_key=env_key)
-            writer: Writer | ObjectWriter = stack.enter_context(objects)
-        else:
-            writer = Writer(stack.enter_context(new_file(Path(target), replace=force)))
-        writer.add(MANIFEST, [json.dumps(_manifest(cluster), indent=2).encode()])
-        with stage("Dump the accounting"):
-            accounting = writer.add(ACCOUNTING, _dumped(cloud, cluster.metadata.id))
-        with stage("Copy the shared root") as show_detail:
-            files = writer.add(FILES, with_progress(saved_files(ssh), show_detail))
-        writer.finish()
+    new = (
+        new_objects(context, folder, cloud.project, replace=force, env_key=env_key)
+        if folder
+        else new_file(Path(target), replace=force)
+    )
+    with stopped_by_signals(), new as writer:
+        accounting, files = _write(cloud, cluster, ssh, writer)
     seconds = time.monotonic() - started
     show(
         output,
         {"file": target, "accounting_bytes": accounting, "shared_root_bytes": files, "seconds": seconds},
         fields_table(
             [
-                ("Backup", target),
-                ("Shared root", size_text(files)),
-                ("Accounting", size_text(accounting)),
-                ("Took", duration(seconds)),
+                *(("Backup", target), ("Shared root", size_text(files))),
+                *(("Accounting", size_text(accounting)), ("Took", duration(seconds))),
             ]
         ),
     )
+
+
+def _write(
+    cloud: ProjectClient, cluster: "Cluster", ssh: Sequence[str], writer: Writer | ObjectWriter
+) -> tuple[int, int]:
+    """Write all members; return the bytes of the accounting and of the shared root."""
+    writer.add(MANIFEST, [json.dumps(_manifest(cluster), indent=2).encode()])
+    with stage("Dump the accounting"):
+        accounting = writer.add(ACCOUNTING, _dumped(cloud, cluster.metadata.id))
+    with stage("Copy the shared root") as show_detail:
+        files = writer.add(FILES, with_progress(saved_files(ssh), show_detail))
+    writer.finish()
+    return accounting, files
 
 
 def _manifest(cluster: "Cluster") -> dict[str, object]:

@@ -66,8 +66,8 @@ class Writer:
 
 
 @contextmanager
-def new_file(target: Path, *, replace: bool) -> Generator[BinaryIO]:
-    """Open a file that gets its name when the body has succeeded; else nothing is left."""
+def new_file(target: Path, *, replace: bool) -> Generator[Writer]:
+    """Yield the writer of a file that gets its name when the body has succeeded; else nothing is left."""
     refuse_existing(target, replace=replace)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
@@ -75,7 +75,7 @@ def new_file(target: Path, *, replace: bool) -> Generator[BinaryIO]:
         raise _unwritable(target, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            yield file
+            yield Writer(file)
         if replace:
             os.replace(name, target)
         else:

@@ -27,8 +27,8 @@ from neocloud.cli.commands.slurm.backup_file import (
     damaged,
     manifest_of,
 )
-from neocloud.cli.storage.commands.session import s3_session
 from neocloud.cli.storage.places import SCHEME, BucketPlace, bucket_place_of
+from neocloud.cli.storage.session import s3_session
 from neocloud.client.errors import ClientError
 from neocloud.client.s3_calls import S3
 

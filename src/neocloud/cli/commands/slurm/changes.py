@@ -1,15 +1,13 @@
 # pyright: strict
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.slurm.mounts import FilesystemOption, SubmountOption, mounted, submount_of
-from neocloud.cli.commands.slurm.topology import BlockOption, BlockSizeOption, PlaceOption, topology_of
+from neocloud.cli.commands.slurm.cluster_options import NOTHING, ElasticOptions, SpecOptions
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
 from neocloud.cli.output import (
     DryRunOption,
@@ -22,18 +20,11 @@ from neocloud.cli.output import (
     show,
 )
 from neocloud.cli.progress import duration
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, ProjectClient
 from neocloud.cli.resources.names import resolve_names
 from neocloud.cli.resources.noun import load_method
 from neocloud.cli.resources.prices import show_trial
-from neocloud.cli.resources.shapes import worker_shapes
-from neocloud.cli.ssh import default_public_keys, read_public_keys
+from neocloud.cli.resources.shapes import with_first, worker_shapes
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -42,25 +33,11 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.slurm.v1 import Cluster, NodeSet
 
-Answer = TypeVar("Answer")
 NameArgument = Annotated[
     str, typer.Argument(help="Name of the cluster: lower-case letters, digits and hyphens.")
 ]
 WorkersOption = Annotated[
     int, typer.Option(help="Number of worker nodes; with --min-workers, how many there are at most.")
-]
-MinWorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Workers that stay when they are idle. The others are started when jobs wait for them.",
-    ),
-]
-IdleSecondsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="How long a worker is idle before it is removed, with --min-workers. Default: 300."
-    ),
 ]
 PlatformOption = Annotated[
     str,
@@ -73,26 +50,6 @@ PresetOption = Annotated[
     typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest of 4 GiB that fits."),
 ]
 NodeSetOption = Annotated[str, typer.Option(help="Name of the node set; nodes are NAME-0, NAME-1.")]
-SharedRootSizeOption = Annotated[int, typer.Option(help="Size of the shared root in GiB; 0: the default.")]
-SshKeyOption = Annotated[
-    list[Path] | None,
-    typer.Option(help="Public key file to authorize; repeatable. Default: your keys in ~/.ssh."),
-]
-LoginPortOption = Annotated[
-    int, typer.Option(help="Port of the login node on this machine; 0: any free port.")
-]
-LoginNodesOption = Annotated[
-    int, typer.Option(help="Number of login nodes behind the port; each session goes to one that answers.")
-]
-ControllersOption = Annotated[
-    int, typer.Option(min=1, max=2, help="Number of controllers; with 2, one takes over from the other.")
-]
-SubnetOption = Annotated[
-    str, typer.Option(help="Id or name of the subnet of the nodes. Default: a new network for the cluster.")
-]
-AutoRepairOption = Annotated[
-    bool, typer.Option("--auto-repair", help="Drain, restart and verify workers that fail: neo fleet node.")
-]
 SparesOption = Annotated[
     int, typer.Option(min=0, help="Of the workers, how many wait as verified spares; with --auto-repair.")
 ]
@@ -100,30 +57,17 @@ ReuseOption = Annotated[bool, typer.Option("--reuse", help="Use the existing clu
 
 
 def create(
-    context: typer.Context,
+    cloud: Cloud,
     name: NameArgument,
     workers: WorkersOption = 2,
-    min_workers: MinWorkersOption = None,
-    idle_seconds: IdleSecondsOption = None,
+    elastic: ElasticOptions = NOTHING,
     platform: PlatformOption = "",
     preset: PresetOption = "",
     node_set: NodeSetOption = "worker",
-    shared_root_size: SharedRootSizeOption = 0,
-    ssh_key: SshKeyOption = None,
-    login_port: LoginPortOption = 0,
-    login_nodes: LoginNodesOption = 1,
-    controllers: ControllersOption = 1,
-    subnet: SubnetOption = "",
-    filesystem: FilesystemOption = None,
-    submount: SubmountOption = None,
-    place: PlaceOption = None,
-    block: BlockOption = None,
-    block_size: BlockSizeOption = None,
-    auto_repair: AutoRepairOption = False,
+    spec: SpecOptions = NOTHING,
     spares: SparesOption = 0,
     reuse: ReuseOption = False,
     dry_run: DryRunOption = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Create a cluster and wait until it is READY, with a live view of its steps.
@@ -144,60 +88,35 @@ def create(
       neo slurm cluster create lab --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
       neo slurm cluster create lab --submount /scratch=100 --submount /fast=2:memory
     """
-    elastic = _elastic(min_workers, idle_seconds)
-    cloud = connect_to_project(context, project)
-    existing = cloud.find_optional(CLUSTERS, name) if reuse else None
-    if existing is not None:
+    if reuse and (existing := cloud.find_optional(CLUSTERS, name)) is not None:
         existing = watch_until_ready(cloud, existing)
         report_ready(existing, output, f"Cluster {name} already exists and is READY; it is used unchanged.")
         return
-    shapes = worker_shapes(cloud, platform, preset)
-    keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
-    spec: JsonObject = {
-        "shared_root": {"size_gibibytes": shared_root_size},
-        "login": {"ssh_public_keys": keys, "port": login_port, "count": login_nodes},
-        "controller": {"count": controllers},
-        "subnet_id": subnet,
-        "filesystems": [mounted(text) for text in filesystem or ()],
-        "submounts": [submount_of(text) for text in submount or ()],
-        "auto_repair": auto_repair,
-    }
-    if topology := topology_of(place or (), block or (), block_size or ()):
-        spec["topology"] = topology
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
-    wanted = {"name": node_set, "count": workers, "spare_count": spares, **elastic}
-    if dry_run:
-        _first_possible(
-            request, wanted, shapes, lambda: show_trial(cloud.client, f"{CLUSTERS}/Create", request, output)
-        )
-        if elastic:
-            say("Workers beyond those that stay when they are idle are charged while they are there.")
-        return
-    operation, (platform, preset) = _first_possible(request, wanted, shapes, lambda: _created(cloud, request))
-    number = counted(workers, "worker")
-    shown = number if min_workers is None else f"{min_workers} to {number}"
-    title = f"Cluster {name}: {shown} {preset} on {platform}"
-    view = watch_operation(cloud, operation, title, is_change=True)
-    cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
-    report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.")
+    workers_of = {"name": node_set, "count": workers, "spare_count": spares, **elastic}
+    shapes = worker_shapes(cloud, platform, preset)
+    operation, number = with_first(
+        shapes, lambda shape: _created(cloud, request, {**workers_of, **shape}, output if dry_run else None)
+    )
+    if operation is not None:
+        least = f"{elastic['elastic']['min_count']} to " if elastic else ""
+        platform, preset = shapes[number]
+        title = f"Cluster {name}: {least}{counted(workers, 'worker')} {preset} on {platform}"
+        view = watch_operation(cloud, operation, title, is_change=True)
+        cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
+        report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.")
+    elif elastic:
+        say("Workers beyond those that stay when they are idle are charged while they are there.")
 
 
-def _first_possible(
-    request: JsonObject, node_set: JsonObject, shapes: Sequence[tuple[str, str]], create: Callable[[], Answer]
-) -> tuple[Answer, tuple[str, str]]:
-    """Create the cluster with workers of the first shape that this machine has; say which one that was."""
-    for number, (platform, preset) in enumerate(shapes, start=1):
-        request["spec"]["node_sets"] = [{**node_set, "platform": platform, "preset": preset}]
-        try:
-            return create(), (platform, preset)
-        except ClientError as error:
-            if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes):
-                raise
-    raise AssertionError("There is at least one shape.")
-
-
-def _created(cloud: ProjectClient, request: JsonObject) -> "Operation":
+def _created(
+    cloud: ProjectClient, request: JsonObject, node_set: JsonObject, trial: Format | None
+) -> "Operation | None":
+    """Create a cluster of one node set; or print what `trial` would create, in this format."""
+    request["spec"]["node_sets"] = [node_set]
+    if trial is not None:
+        return show_trial(cloud.client, f"{CLUSTERS}/Create", request, trial)
     try:
         return cloud.client.call(f"{CLUSTERS}/Create", request)
     except ClientError as error:
@@ -209,16 +128,6 @@ def _created(cloud: ProjectClient, request: JsonObject) -> "Operation":
             f"A cluster named {name!r} exists already",
             f"Choose another name, or use that one, as it is: neo slurm cluster create {quote(name)} --reuse",
         ) from error
-
-
-def _elastic(min_workers: int | None, idle_seconds: int | None) -> JsonObject:
-    if min_workers is None:
-        if idle_seconds is not None:
-            raise typer.BadParameter(
-                "needs --min-workers: workers go in elastic sets only", param_hint="--idle-seconds"
-            )
-        return {}
-    return {"elastic": {"min_count": min_workers, "idle_seconds": idle_seconds or 0}}
 
 
 def report_ready(cluster: "Cluster", output: Format, text: str) -> None:
@@ -279,7 +188,7 @@ NewControllersOption = Annotated[
 
 
 def scale(
-    context: typer.Context,
+    cloud: Cloud,
     name: ClusterArgument,
     workers: NewWorkersOption = None,
     node_set: NewCountsOption = None,
@@ -288,7 +197,6 @@ def scale(
     fixed: FixedOption = False,
     login_nodes: NewLoginNodesOption = None,
     controllers: NewControllersOption = None,
-    project: ProjectOption = "",
 ) -> None:
     """Change the number of workers, login nodes or controllers, up or down, while jobs run.
 
@@ -305,7 +213,6 @@ def scale(
       neo slurm cluster scale lab --login-nodes 2
       neo slurm cluster scale lab --controllers 2
     """
-    cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     is_elastic = min_workers is not None or idle_seconds is not None
     if (is_elastic or fixed) and workers is None and not node_set:

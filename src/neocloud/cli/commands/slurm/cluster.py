@@ -10,30 +10,10 @@ from neocloud.cli.commands.slurm import backup, login
 from neocloud.cli.commands.slurm.changes import create, scale
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import (
-    Format,
-    OutputOption,
-    counted,
-    fields_table,
-    print_view,
-    show,
-    table,
-)
+from neocloud.cli.output import Format, OutputOption, counted, fields_table, print_view, show, table
 from neocloud.cli.progress import duration, stage
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-    state_of,
-)
-from neocloud.cli.resources.viewed import (
-    ListView,
-    delete_in_project,
-    list_in_cluster,
-    list_in_project,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, ProjectClient, state_of
+from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_cluster, list_in_project
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
@@ -79,19 +59,13 @@ list_in_project(
 
 
 @app.command()
-def get(
-    context: typer.Context,
-    name: ClusterArgument,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
+def get(cloud: Cloud, name: ClusterArgument, output: OutputOption = Format.TABLE) -> None:
     """Show one cluster: its state, pending steps, and nodes as Slurm sees them.
 
     Example:
 
       neo slurm cluster get lab
     """
-    cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     if output is not Format.TABLE:
         show(output, contract.to_document(cluster), fields_table(()))
@@ -221,12 +195,11 @@ VERDICTS = ("pass", "fail", "not_enforced", "not_run")
 
 @app.command()
 def check(
-    context: typer.Context,
+    cloud: Cloud,
     name: ClusterArgument,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Report only; do not drain nodes that fail.")
     ] = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Measure every node: CPU, memory, GPUs, all-reduce bandwidth, shared root, clock.
@@ -240,7 +213,6 @@ def check(
       neo slurm cluster check lab
       neo slurm cluster check lab --report-only --output json
     """
-    cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     request = {"id": cluster.metadata.id, "report_only": report_only}
     with stage(f"Check the nodes of {name}"):

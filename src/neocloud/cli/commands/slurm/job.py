@@ -27,17 +27,11 @@ from neocloud.cli.commands.slurm.job_text import (
     moment,
     reason_sentence,
 )
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.machine.home import is_emulated
-from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, ProjectClient
 from neocloud.cli.terminal import echo, write_bytes
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -58,10 +52,7 @@ Examples:
 )
 
 
-@app.command()
-def submit(
-    context: typer.Context,
-    cluster: ClusterArgument,
+def _batch(
     script: Annotated[Path, typer.Argument(help="Batch script with #SBATCH lines; `-` reads it from stdin.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)
@@ -80,11 +71,27 @@ def submit(
         typer.Option(metavar="NAME=VALUE", help="Environment variable of the job; repeatable."),
     ] = None,
     dependency: Annotated[str, typer.Option(help="Dependency in Slurm's form, for example afterok:12.")] = "",
+) -> JsonObject:
+    return {
+        "script": _read_script(script),
+        "name": name,
+        "file_name": "" if str(script) == "-" else script.stem,
+        "working_directory": chdir,
+        "environment": dict(_variable(item) for item in env or ()),
+        "arguments": arguments or [],
+        "dependency": dependency,
+    }
+
+
+@app.command()
+def submit(
+    cloud: Cloud,
+    cluster: ClusterArgument,
+    batch: Annotated[JsonObject, Options(_batch)],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends; fail if it fails.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print its output until it ends; fail if it fails.")
     ] = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Submit a batch script from your own machine.
@@ -96,24 +103,13 @@ def submit(
       neo slurm job submit lab train.sbatch --follow
       neo slurm job submit lab evaluate.sbatch --dependency afterok:12
     """
-    cloud = connect_to_project(context, project)
     if is_emulated(cloud.profile):
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Cluster {cluster} is emulated: no Slurm runs, so it takes no jobs",
             "For real clusters start a cloud with `neo up`",
         )
-    cluster_id: str = cloud.find(CLUSTERS, cluster).metadata.id
-    request = {
-        "cluster_id": cluster_id,
-        "script": _read_script(script),
-        "name": name,
-        "file_name": "" if str(script) == "-" else script.stem,
-        "working_directory": chdir,
-        "environment": dict(_variable(item) for item in env or ()),
-        "arguments": arguments or [],
-        "dependency": dependency,
-    }
+    request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, **batch}
     job_id = cloud.client.call(f"{JOBS}/Submit", request).job_id
     if output is Format.TABLE:
         (say if follow else echo)(f"Submitted job {job_id}")
@@ -130,10 +126,9 @@ def submit(
 
 @app.command("list")
 def list_jobs(
-    context: typer.Context,
+    cloud: Cloud,
     cluster: ClusterArgument,
     active: Annotated[bool, typer.Option("--active", help="List only jobs that wait or run.")] = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List the jobs of a cluster, including those that have ended.
@@ -143,7 +138,6 @@ def list_jobs(
       neo slurm job list lab
       neo slurm job list lab --active
     """
-    cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     listed = cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id, "active_only": active})
     jobs = [job for job in listed if not active or job.state in ACTIVE]  # an earlier release lists all
@@ -169,11 +163,7 @@ def list_jobs(
 
 @app.command()
 def get(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    job: NewestJobArgument = "",
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
+    cloud: Cloud, cluster: ClusterArgument, job: NewestJobArgument = "", output: OutputOption = Format.TABLE
 ) -> None:
     """Show one job.
 
@@ -181,7 +171,6 @@ def get(
 
       neo slurm job get lab 7
     """
-    cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     jobs = find_jobs(cloud, cluster_id, cluster, job)
     if len(jobs) > 1:
@@ -228,11 +217,10 @@ def _show_array(jobs: Sequence["Job"], output: Format) -> None:
 
 @app.command()
 def logs(
-    context: typer.Context,
+    cloud: Cloud,
     cluster: ClusterArgument,
     job: NewestJobArgument = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print a job's output; with --follow, as it is written.
 
@@ -241,7 +229,6 @@ def logs(
       neo slurm job logs lab --follow      # of the newest job
       neo slurm job logs lab 7
     """
-    cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     jobs = find_jobs(cloud, cluster_id, cluster, job)
     for each in jobs:
@@ -269,9 +256,7 @@ def _print_log(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int,
 
 
 @app.command()
-def cancel(
-    context: typer.Context, cluster: ClusterArgument, job: JobArgument, project: ProjectOption = ""
-) -> None:
+def cancel(cloud: Cloud, cluster: ClusterArgument, job: JobArgument) -> None:
     """Cancel a waiting or running job, an array, or a task of one.
 
     Examples:
@@ -279,7 +264,6 @@ def cancel(
       neo slurm job cancel lab 7
       neo slurm job cancel lab 8_0
     """
-    cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     number = int(job) if job.isdigit() else _task_alone(cloud, cluster_id, cluster, job)
     with known_job(cluster, job):

@@ -12,7 +12,7 @@ import typer
 from neocloud.cli.commands.slurm.job_lookup import JOBS, JobArgument, find_job, known_job
 from neocloud.cli.commands.slurm.job_report import app
 from neocloud.cli.output import Format, OutputOption, say, show, table
-from neocloud.cli.resources.lookup import CLUSTERS, ClusterArgument, ProjectOption, connect_to_project
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument
 from neocloud.cli.terminal import echo, one_line
 from neocloud.core import contract
 
@@ -24,13 +24,12 @@ __all__ = ["app", "diagnose"]
 
 @app.command()
 def diagnose(
-    context: typer.Context,
+    cloud: Cloud,
     cluster: ClusterArgument,
     job: JobArgument,
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Print the stack of each rank, innermost function first.")
     ] = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Say which ranks of a running job are slow, or keep the others waiting.
@@ -44,7 +43,6 @@ def diagnose(
       neo slurm job diagnose lab 7
       neo slurm job diagnose lab 7 --stacks
     """
-    cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     number = int(job) if job.isdigit() else find_job(cloud, cluster_id, cluster, job).id
     request = {"cluster_id": cluster_id, "job_id": number}

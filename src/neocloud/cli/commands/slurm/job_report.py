@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from neocloud.cli.commands.slurm.job import app
 from neocloud.cli.commands.slurm.job_lookup import JOBS, NewestJobArgument, find_job, known_job
 from neocloud.cli.output import (
@@ -24,7 +22,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration
-from neocloud.cli.resources.lookup import CLUSTERS, ClusterArgument, ProjectOption, connect_to_project
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument
 from neocloud.core import contract
 
 if TYPE_CHECKING:
@@ -37,11 +35,7 @@ __all__ = ["app", "report"]
 
 @app.command()
 def report(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    job: NewestJobArgument = "",
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
+    cloud: Cloud, cluster: ClusterArgument, job: NewestJobArgument = "", output: OutputOption = Format.TABLE
 ) -> None:
     """Show what a job got and used: processors, memory, files, GPUs, energy, and runs that were cut short.
 
@@ -55,7 +49,6 @@ def report(
       neo slurm job report lab 7
       neo slurm job report lab 7 --output json
     """
-    cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     number = int(job) if job.isdigit() else find_job(cloud, cluster_id, cluster, job).id
     with known_job(cluster, number):

@@ -14,14 +14,7 @@ import typer
 
 from neocloud.cli.machine.home import is_emulated
 from neocloud.cli.output import say
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-    state_of,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, ProjectClient, state_of
 from neocloud.cli.ssh import matching_identity, quoted
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import live_endpoint
@@ -45,7 +38,7 @@ UserOption = Annotated[str, typer.Option("--user", help="User of the cluster: `n
 
 
 def ssh(
-    context: typer.Context,
+    cloud: Cloud,
     name: ClusterArgument,
     command: Annotated[
         list[str] | None,
@@ -53,7 +46,6 @@ def ssh(
     ] = None,
     identity: IdentityOption = None,
     user: UserOption = ROOT,
-    project: ProjectOption = "",
 ) -> None:
     """Sign in to the login node, or run a command on it.
 
@@ -64,7 +56,6 @@ def ssh(
       neo slurm cluster ssh lab -- sbatch --wait train.sbatch
       neo slurm cluster ssh lab --user ann
     """
-    cloud = connect_to_project(context, project)
     program, *words = ssh_words(cloud, cloud.find(CLUSTERS, name), identity, user)
     os.execv(program, ["ssh", *words, *(command or ())])
 
@@ -96,11 +87,7 @@ def ssh_words(
 
 
 def ssh_config(
-    context: typer.Context,
-    name: ClusterArgument,
-    identity: IdentityOption = None,
-    user: UserOption = ROOT,
-    project: ProjectOption = "",
+    cloud: Cloud, name: ClusterArgument, identity: IdentityOption = None, user: UserOption = ROOT
 ) -> None:
     """Print an OpenSSH configuration for the login node, for ssh, scp, rsync and editors.
 
@@ -110,7 +97,6 @@ def ssh_config(
       scp -F lab.ssh train.py lab:
       neo slurm cluster ssh-config lab >> ~/.ssh/config      # then: ssh lab
     """
-    cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     echo(f"Host {cluster.metadata.name}")
     for key, value in _settings(cloud, cluster, identity, user).items():

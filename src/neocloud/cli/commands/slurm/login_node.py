@@ -9,14 +9,7 @@ import typer
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import counted, say
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectClient,
-    ProjectOption,
-    closest_names,
-    connect_to_project,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, ProjectClient, closest_names
 from neocloud.cli.resources.viewed import ListView, list_in_cluster
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -81,13 +74,7 @@ list_in_cluster(
 
 
 @app.command()
-def drain(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    node: NodeArgument,
-    wait: WaitOption = 0.0,
-    project: ProjectOption = "",
-) -> None:
+def drain(cloud: Cloud, cluster: ClusterArgument, node: NodeArgument, wait: WaitOption = 0.0) -> None:
     """Send new sessions to the other login nodes. Those that are open on this one stay.
 
     With --wait, return when the last one has ended; exit code 1 if it has not by then.
@@ -97,7 +84,6 @@ def drain(
       neo slurm login drain lab login-1
       neo slurm login drain lab login-1 --wait 3600
     """
-    cloud = connect_to_project(context, project)
     found = _cluster_with(cloud, cluster, node)
     if node not in found.spec.login.drained_nodes:
         found.spec.login.drained_nodes.append(node)
@@ -115,16 +101,13 @@ def drain(
 
 
 @app.command()
-def resume(
-    context: typer.Context, cluster: ClusterArgument, node: NodeArgument, project: ProjectOption = ""
-) -> None:
+def resume(cloud: Cloud, cluster: ClusterArgument, node: NodeArgument) -> None:
     """Let a drained login node have new sessions again.
 
     Example:
 
       neo slurm login resume lab login-1
     """
-    cloud = connect_to_project(context, project)
     found = _cluster_with(cloud, cluster, node)
     if node in found.spec.login.drained_nodes:
         found.spec.login.drained_nodes.remove(node)

@@ -8,13 +8,7 @@ import typer
 
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    ClusterArgument,
-    ProjectOption,
-    connect_to_project,
-    id_of,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, Cloud, ClusterArgument, id_of
 from neocloud.cli.resources.names import SERVICE_ACCOUNTS
 from neocloud.cli.resources.viewed import ListView, list_in_cluster
 from neocloud.cli.terminal import echo
@@ -39,7 +33,7 @@ Examples:
 
 
 @app.command()
-def allow(context: typer.Context, cluster: ClusterArgument, project: ProjectOption = "") -> None:
+def allow(cloud: Cloud, cluster: ClusterArgument) -> None:
     """Let your jobs on a cluster use buckets as you, if you are a user of it by a group.
 
     Your Linux user gets a short-lived key for the buckets of the cluster's project. It may do what you may do
@@ -49,21 +43,19 @@ def allow(context: typer.Context, cluster: ClusterArgument, project: ProjectOpti
 
       neo slurm storage allow lab
     """
-    cloud = connect_to_project(context, project)
     cloud.client.call(f"{SERVICE}/Allow", {"cluster_id": id_of(cloud, CLUSTERS, cluster)})
     echo(f"New shells and jobs of yours on {cluster} use buckets as you, within seconds.")
     echo(f"End it: neo slurm storage withdraw {quote(cluster)}")
 
 
 @app.command()
-def withdraw(context: typer.Context, cluster: ClusterArgument, project: ProjectOption = "") -> None:
+def withdraw(cloud: Cloud, cluster: ClusterArgument) -> None:
     """End your own keys on a cluster, also those that jobs are using.
 
     Example:
 
       neo slurm storage withdraw lab
     """
-    cloud = connect_to_project(context, project)
     cloud.client.call(f"{SERVICE}/Withdraw", {"cluster_id": id_of(cloud, CLUSTERS, cluster)})
     echo(f"Your jobs on {cluster} have no key for object storage any more.")
 
@@ -74,9 +66,7 @@ AccountArgument = Annotated[
 
 
 @app.command()
-def use_account(
-    context: typer.Context, cluster: ClusterArgument, account: AccountArgument, project: ProjectOption = ""
-) -> None:
+def use_account(cloud: Cloud, cluster: ClusterArgument, account: AccountArgument) -> None:
     """Let jobs of root and of the users that were added by name use buckets as a service account.
 
     It needs the right to act as the account, also for later changes of the cluster and for jobs that are
@@ -87,7 +77,6 @@ def use_account(
       neo slurm storage use-account lab trainer
       neo slurm storage use-account lab none
     """
-    cloud = connect_to_project(context, project)
     found = cloud.find(CLUSTERS, cluster)
     account_id = id_of(cloud, SERVICE_ACCOUNTS, account) if account != NONE else ""
     found.spec.service_account_id = account_id

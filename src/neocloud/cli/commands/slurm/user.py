@@ -13,6 +13,7 @@ from neocloud.cli.output import YesOption, confirm, counted
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
+    Cloud,
     ClusterArgument,
     ProjectClient,
     ProjectOption,
@@ -189,9 +190,7 @@ GroupArgument = Annotated[str, typer.Argument(help="Name or id of a group of the
 
 
 @app.command()
-def add_group(
-    context: typer.Context, cluster: ClusterArgument, group: GroupArgument, project: ProjectOption = ""
-) -> None:
+def add_group(cloud: Cloud, cluster: ClusterArgument, group: GroupArgument) -> None:
     """Make the people of a group users of a cluster, for as long as they are in the group.
 
     Each gets a Linux user, named after the e-mail address, and signs in with the keys of
@@ -201,7 +200,6 @@ def add_group(
 
       neo slurm user add-group lab quants
     """
-    cloud = connect_to_project(context, project)
     found, group_id = cloud.find(CLUSTERS, cluster), _group_id(cloud, group)
     if group_id not in found.spec.group_ids:
         found.spec.group_ids.append(group_id)
@@ -210,9 +208,7 @@ def add_group(
 
 
 @app.command()
-def remove_group(
-    context: typer.Context, cluster: ClusterArgument, group: GroupArgument, project: ProjectOption = ""
-) -> None:
+def remove_group(cloud: Cloud, cluster: ClusterArgument, group: GroupArgument) -> None:
     """Remove a group from a cluster, and with it the users who are in no other group of the cluster.
 
     Their jobs are cancelled and sessions end. Homes stay, and those who come back get theirs again.
@@ -221,7 +217,6 @@ def remove_group(
 
       neo slurm user remove-group lab quants
     """
-    cloud = connect_to_project(context, project)
     found = cloud.find(CLUSTERS, cluster)
     group_id = group if group in found.spec.group_ids else _group_id(cloud, group)
     if group_id not in found.spec.group_ids:

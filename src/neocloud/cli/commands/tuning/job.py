@@ -15,6 +15,7 @@ from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.log_parts import log_parts
 from neocloud.cli.resources.lookup import (
     TUNING_JOBS,
+    Cloud,
     ProjectClient,
     ProjectOption,
     connect_to_project,
@@ -62,12 +63,11 @@ def show_job(
 
 
 def events(
-    context: typer.Context,
+    cloud: Cloud,
     job: JobArgument = "",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing until the job stops.")
     ] = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print the events of a job, oldest first.
 
@@ -75,7 +75,6 @@ def events(
 
       neo tuning job events --follow
     """
-    cloud = connect_to_project(context, project)
     found = find_job(cloud, job)
     unread = Events(cloud, found.metadata.id)
     while True:
@@ -89,13 +88,12 @@ def events(
 
 
 def logs(
-    context: typer.Context,
+    cloud: Cloud,
     job: JobArgument = "",
     lines: Annotated[int, typer.Option(min=1, max=10_000, help="Number of last lines to print.")] = 200,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new lines until the job stops.")
     ] = False,
-    project: ProjectOption = "",
 ) -> None:
     """Print the last lines of the job's log.
 
@@ -104,7 +102,6 @@ def logs(
       neo tuning job logs --lines 50
       neo tuning job logs --follow
     """
-    cloud = connect_to_project(context, project)
     found = find_job(cloud, job)
     request: JsonObject = {"id": found.metadata.id, "lines": lines}
     for part in log_parts(cloud.client, f"{TUNING_JOBS}/ReadLog", request, follow=follow):

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-import typer
-
-from neocloud.cli.commands.inference.deploy import deploy
+from neocloud.cli.commands.inference.deploy import deploy, service
 from neocloud.cli.commands.inference.price import (
     callable_name,
     called_name,
@@ -60,14 +58,12 @@ def check_serving(cloud: ProjectClient, base: "Model", price: str, *, merge: boo
         )
 
 
-def serve(
-    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str = ""
-) -> tuple[str, str]:
+def serve(cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str = "") -> tuple[str, str]:
     """Deploy what is missing, and return the names of base and new model once both can be called.
 
     Raises ClientError if that takes too long, or with the reason of a deployment in ERROR.
     """
-    _ensure_deployment(context, cloud, base, job, price)
+    _ensure_deployment(cloud, base, job, price)
     models = base.metadata.name, job.status.fine_tuned_model
     with stage(f"Wait until {' and '.join(models)} can be called"):
         deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
@@ -88,28 +84,14 @@ def serve(
             time.sleep(POLL_SECONDS)
 
 
-def _ensure_deployment(
-    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str
-) -> None:
+def _ensure_deployment(cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str) -> None:
     deployment = _deployment_of(cloud.list_all(DEPLOYMENTS), base, merge=job.spec.merge)
+    platform = job.spec.platform
     if job.spec.merge:
-        deploy(
-            context,
-            job.status.fine_tuned_model,
-            platform=job.spec.platform,
-            price=price,
-            project=cloud.project,
-        )
+        deploy(cloud, job.status.fine_tuned_model, platform=platform, offered=service(price=price))
     if deployment is None:
-        adapters = 0 if job.spec.merge else ADAPTERS
-        deploy(
-            context,
-            base.metadata.name,
-            max_adapters=adapters,
-            platform=job.spec.platform,
-            price=price,
-            project=cloud.project,
-        )
+        offered = service(max_adapters=0 if job.spec.merge else ADAPTERS, price=price)
+        deploy(cloud, base.metadata.name, platform=platform, offered=offered)
     else:
         say(f"{base.metadata.name} is already served by {deployment.metadata.name}.")
 

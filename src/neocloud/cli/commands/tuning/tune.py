@@ -2,11 +2,12 @@
 """`neo tune`: from a file of conversations to a fine-tuned model, in one command."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +15,7 @@ from neocloud.cli.commands.inference.price import PriceOption, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_file, first_question, upload
 from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
 from neocloud.cli.commands.tuning.serving import check_serving, serve
-from neocloud.cli.lazy import command_group
+from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
     DryRunOption,
     Format,
@@ -27,16 +28,9 @@ from neocloud.cli.output import (
     warn,
 )
 from neocloud.cli.progress import stage
-from neocloud.cli.resources.lookup import (
-    CLUSTERS,
-    MODELS,
-    TUNING_JOBS,
-    ProjectClient,
-    ProjectOption,
-    connect_to_project,
-)
+from neocloud.cli.resources.lookup import CLUSTERS, MODELS, TUNING_JOBS, Cloud, ProjectClient
 from neocloud.cli.resources.prices import show_trial, tried
-from neocloud.cli.resources.shapes import first_possible_shape
+from neocloud.cli.resources.shapes import first_possible_shape, with_first
 from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.target import gateway_of
 from neocloud.cli.terminal import echo
@@ -54,7 +48,6 @@ CREATE = f"{TUNING_JOBS}/Create"
 NOT_UPLOADED = "file-not-uploaded"
 """Stands for a file in a trial, before it is uploaded."""
 Shapes = Sequence[tuple[str, str]]
-Answer = TypeVar("Answer")
 
 CPU_PLATFORM = "cpu-local"
 
@@ -106,12 +99,7 @@ QuestionOption = Annotated[
 FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
 
 
-@app.command()
-def tune(
-    context: typer.Context,
-    data: DataArgument,
-    base: BaseOption,
-    validation: ValidationOption = "",
+def _training(
     suffix: SuffixOption = "",
     epochs: EpochsOption = 0,
     batch_size: BatchSizeOption = 0,
@@ -120,17 +108,56 @@ def tune(
     context_length: ContextLengthOption = 0,
     seed: SeedOption = 42,
     merge: MergeOption = False,
+) -> JsonObject:
+    """Return fields of the spec."""
+    settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    settings |= {"lora_r": rank, "context_length": context_length}
+    given = {name: value for name, value in settings.items() if value}
+    return {"suffix": suffix, "seed": seed, "merge": merge, "hyperparameters": given}
+
+
+@dataclass(frozen=True)
+class _Serving:
+    """Whether and how the new model is served once the job has ended."""
+
+    serve_it: ServeItOption = False
+    question: QuestionOption = ""
+    price: PriceOption = ""
+    following: FollowingOption = True
+
+    def __post_init__(self) -> None:
+        """Refuse options that do not go together, before anything starts."""
+        if self.price and not self.serve_it:
+            raise typer.BadParameter(
+                "a price is that of the served model, so it needs --serve", param_hint="--price"
+            )
+        if self.serve_it and not self.following:
+            raise typer.BadParameter(
+                "the new model is served once the job has ended, so leave out --no-follow",
+                param_hint="--serve",
+            )
+        if self.price:
+            parsed_price(self.price, "--price")
+
+
+NOTHING: JsonObject = {}
+
+
+@app.command()
+def tune(
+    context: typer.Context,
+    cloud: Cloud,
+    data: DataArgument,
+    base: BaseOption,
+    validation: ValidationOption = "",
+    training: Annotated[JsonObject, Options(_training)] = NOTHING,
     platform: PlatformOption = "",
     preset: PresetOption = "",
     on_slurm: OnSlurmOption = "",
     nodes: NodesOption = 1,
     save_to: SaveToOption = "",
-    serve_it: ServeItOption = False,
-    question: QuestionOption = "",
-    price: PriceOption = "",
-    following: FollowingOption = True,
+    serving: Annotated[_Serving, Options(_Serving)] = _Serving(),
     dry_run: DryRunOption = False,
-    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Fine-tune a model: upload the data, train, compare with the base on held-out data.
@@ -147,25 +174,14 @@ def tune(
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
-    _check_options(price, serve_it=serve_it, following=following)
-    cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, base)
     base_model = _base_of(cloud, model)
-    if serve_it:
-        check_serving(cloud, base_model, price, merge=merge)
-    settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    settings |= {"lora_r": rank, "context_length": context_length}
-    spec: JsonObject = {
-        "model_id": model.metadata.id,
-        "suffix": suffix,
-        "seed": seed,
-        "merge": merge,
-        "output": save_to,
-        "hyperparameters": {name: value for name, value in settings.items() if value},
-    }
+    if serving.serve_it:
+        check_serving(cloud, base_model, serving.price, merge=training["merge"])
+    spec: JsonObject = {"model_id": model.metadata.id, "output": save_to, **training}
+    if on_slurm:
+        spec |= {"slurm_cluster_id": cloud.find(CLUSTERS, on_slurm).metadata.id, "nodes": nodes}
     with gateway_of(context, project=cloud.project) as gateway:
-        if on_slurm:
-            spec["slurm_cluster_id"], spec["nodes"] = cloud.find(CLUSTERS, on_slurm).metadata.id, nodes
         shapes = [(platform, preset)] if on_slurm else list(_shapes(cloud, model, platform, preset))
         files = {"training_file": data, **({"validation_file": validation} if validation else {})}
         if dry_run:
@@ -174,43 +190,40 @@ def tune(
         shapes = _possible(cloud, spec, shapes, files)
         spec |= {name: _uploaded(gateway, each) for name, each in files.items()}
         job = _started(cloud, spec, shapes)
-        if following:
+        if serving.following:
             job = follow(cloud, job.metadata.id)
             require_success(job)
         _print_result(job, output)
-        if serve_it:
-            # In other formats stdout is the job alone, for programs.
-            with nullcontext() if output is Format.TABLE else redirect_stdout(sys.stderr):
-                names = serve(context, cloud, base_model, job, price)
-                is_here = not data.startswith(SCHEME)
-                _compare(gateway, names, question or (first_question(Path(data)) if is_here else ""))
+        if serving.serve_it:
+            _serve_and_compare(gateway, cloud, base_model, job, serving, data, output)
 
 
-def _check_options(price: str, *, serve_it: bool, following: bool) -> None:
-    """Refuse options that do not go together, before anything starts."""
-    if price and not serve_it:
-        raise typer.BadParameter(
-            "a price is that of the served model, so it needs --serve", param_hint="--price"
-        )
-    if serve_it and not following:
-        raise typer.BadParameter(
-            "the new model is served once the job has ended, so leave out --no-follow", param_hint="--serve"
-        )
-    if price:
-        parsed_price(price, "--price")
+def _serve_and_compare(
+    gateway: Gateway,
+    cloud: ProjectClient,
+    base: "Model",
+    job: "FineTuningJob",
+    serving: _Serving,
+    data: str,
+    output: Format,
+) -> None:
+    """Serve base and new model, and print their answers to a question."""
+    # In other formats stdout is the job alone, for programs.
+    with nullcontext() if output is Format.TABLE else redirect_stdout(sys.stderr):
+        base_name, new_name = names = serve(cloud, base, job, serving.price)
+        _answers(gateway, names, serving.question or _first_question(data) or "Hello, who are you?")
+        echo(f"Chat with it: neo chat {quote(new_name)} --compare {quote(base_name)}")
+
+
+def _first_question(data: str) -> str:
+    """Return that of a file here; "" for an object of a bucket."""
+    return "" if data.startswith(SCHEME) else first_question(Path(data))
 
 
 def _base_of(cloud: ProjectClient, model: "Model") -> "Model":
     """Return the base of an adapter; another model is its own."""
     base_id = model.spec.base_model_id
     return cloud.client.call(f"{MODELS}/Get", {"id": base_id}) if base_id else model
-
-
-def _compare(gateway: Gateway, names: tuple[str, str], question: str) -> None:
-    """Print the answers of base and new model."""
-    base, new = names
-    _answers(gateway, names, question or "Hello, who are you?")
-    echo(f"Chat with it: neo chat {quote(new)} --compare {quote(base)}")
 
 
 def _answers(gateway: Gateway, models: Sequence[str], question: str) -> None:
@@ -255,11 +268,11 @@ def _possible(
             check_file(Path(each))
     wanted, assumed = _before_upload(spec, files)
 
-    def attempt(request: JsonObject) -> None:
-        tried(cloud.client, CREATE, request, assumed)
-
     try:
-        return list(shapes[_first_possible(cloud, wanted, shapes, attempt)[1] :])
+        _, number = with_first(
+            shapes, lambda shape: tried(cloud.client, CREATE, _request(cloud, wanted, shape), assumed)
+        )
+        return list(shapes[number:])
     except ClientError as error:
         if error.code != "UNIMPLEMENTED":  # a cloud of before, which checks when the job is created
             raise
@@ -273,8 +286,9 @@ def _show_trial(
         if not each.startswith(SCHEME):
             check_data(Path(each))
     wanted, assumed = _before_upload(spec, files)
-    _first_possible(
-        cloud, wanted, shapes, lambda request: show_trial(cloud.client, CREATE, request, output, assumed)
+    with_first(
+        shapes,
+        lambda shape: show_trial(cloud.client, CREATE, _request(cloud, wanted, shape), output, assumed),
     )
 
 
@@ -286,26 +300,13 @@ def _before_upload(spec: JsonObject, files: Mapping[str, str]) -> tuple[JsonObje
 
 def _started(cloud: ProjectClient, spec: JsonObject, shapes: Shapes) -> "FineTuningJob":
     """Start the job on the first shape that this machine has."""
-    operation, _ = _first_possible(cloud, spec, shapes, lambda request: cloud.client.call(CREATE, request))
+    operation, _ = with_first(shapes, lambda shape: cloud.client.call(CREATE, _request(cloud, spec, shape)))
     say(f"Job {operation.resource_id}")
     return get_job(cloud, operation.resource_id)
 
 
-def _first_possible(
-    cloud: ProjectClient, spec: JsonObject, shapes: Shapes, attempt: Callable[[JsonObject], Answer]
-) -> tuple[Answer, int]:
-    """Return the answer to the request with the first shape that there is room for, and its number."""
-    for number, (platform, preset) in enumerate(shapes):
-        request = {
-            "metadata": {"parent_id": cloud.project},
-            "spec": {**spec, "platform": platform, "preset": preset},
-        }
-        try:
-            return attempt(request), number
-        except ClientError as error:
-            if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes) - 1:
-                raise
-    raise AssertionError("There is at least one shape.")
+def _request(cloud: ProjectClient, spec: JsonObject, shape: JsonObject) -> JsonObject:
+    return {"metadata": {"parent_id": cloud.project}, "spec": {**spec, **shape}}
 
 
 def _print_result(job: "FineTuningJob", output: Format) -> None:

@@ -8,8 +8,8 @@ import typer
 
 from neocloud.cli.output import Format, JsonObject, OutputOption, YesOption, confirm, counted, show, table
 from neocloud.cli.resources.lookup import ProjectOption
-from neocloud.cli.storage.commands.session import EnvKeyOption, duration_of, s3_session
 from neocloud.cli.storage.places import BucketPlace, bucket_place_of
+from neocloud.cli.storage.session import EnvKeyOption, duration_of, s3_session
 from neocloud.cli.terminal import echo, exit_code, one_line
 from neocloud.client.errors import ClientError
 from neocloud.client.s3_calls import S3

@@ -9,9 +9,9 @@ import typer
 from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, size_text
 from neocloud.cli.resources.lookup import ProjectOption
 from neocloud.cli.storage.commands.objects import DryRunOption
-from neocloud.cli.storage.commands.session import EnvKeyOption, s3_session
 from neocloud.cli.storage.commands.streams import STREAM, copy_stream
 from neocloud.cli.storage.places import Place, place_of
+from neocloud.cli.storage.session import EnvKeyOption, s3_session
 from neocloud.cli.terminal import echo, exit_code, one_line, report
 from neocloud.client.errors import ClientError
 from neocloud.client.s3_calls import S3

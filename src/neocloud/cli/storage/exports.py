@@ -10,8 +10,8 @@ import typer
 
 from neocloud.cli.output import say
 from neocloud.cli.signals import stopped_by_signals
-from neocloud.cli.storage.commands.session import s3_session
 from neocloud.cli.storage.places import BucketPlace, bucket_place_of
+from neocloud.cli.storage.session import s3_session
 from neocloud.cli.terminal import write
 
 ToBucketOption = Annotated[
