@@ -1,4 +1,4 @@
-"""What the two image builds share: when to build, where, how to bootstrap Debian, how to tell progress.
+"""Shared steps of the image builds: when to build, where, how to bootstrap Debian, how to tell progress.
 
 A build happens in a folder `.building` beside the result and becomes visible by one rename, so an
 interrupted build leaves nothing that could be taken for an image; the next one clears it away. Nothing here
@@ -48,7 +48,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Options:
-    """How a build was called."""
+    """The arguments of a build."""
 
     image: str
     version: str
@@ -98,7 +98,7 @@ def describe(folder: Path, **facts: str) -> None:
 
 @contextmanager
 def workspace(options: Options) -> Iterator[Path | None]:
-    """An empty folder of one's own to build in, gone afterwards; None when there is nothing to do.
+    """A new empty folder to build in, gone afterwards; None when there is nothing to do.
 
     Waits for another build of the same image to end, and then uses its result.
     """

@@ -1,4 +1,4 @@
-"""What vLLM needs in the shared root, and what of its long list it does without. Read when the lock is made.
+"""The requirements of vLLM in the shared root, and the ones it does without. Read when the lock is made.
 
 On a CPU most of what it asks for is never loaded: video and speech, other vendors' clients, a second
 compiler, and torch's sister libraries, whose wheels want CUDA and break `import transformers` beside a torch
@@ -21,7 +21,7 @@ LEFT_OUT = frozenset(
     )
 )
 INSTEAD = ("fastapi", "uvicorn[standard]", "httpx", "jinja2", "python-multipart")
-"""Of `fastapi[standard]`, which vLLM asks for, what serves; the rest deploys to somebody's cloud."""
+"""The serving part of `fastapi[standard]`, which vLLM requires; the rest deploys to somebody's cloud."""
 _CUDA = re.compile(r"(nvidia|cuda)-", re.IGNORECASE)
 
 
@@ -30,7 +30,9 @@ def has_nvidia_gpu() -> bool:
 
 
 def needs_cuda(wheels: Iterable[Path]) -> bool:
-    """Is the torch among these wheels the build for GPUs, which does not load without CUDA's libraries?"""
+    """Return whether the torch among these wheels is the build for GPUs, which does not load without CUDA's
+    libraries.
+    """
     return any(
         _CUDA.match(text)
         for wheel in wheels

@@ -1,4 +1,4 @@
-"""Which machine images are built here, and what each says about itself in its `image.json`.
+"""The catalogue of machine images that are built here, with the content of their `image.json`.
 
 Clients ask for images by the family names of the published cloud. One disk answers to several of them: it
 lies in a folder for each, as one file with several names, and its title says what it really is. A family
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 @dataclass(frozen=True)
 class Image:
     name: str
-    """Of its folder, here and below the output; also its family."""
+    """Name of its folder, here and below the output; also its family."""
     title: str
     packages: tuple[str, ...]
     root: str

@@ -83,7 +83,7 @@ static int limit_capabilities(unsigned long long kept)
 	return syscall(SYS_capset, &header, data);
 }
 
-/* The calls that a container has only because it may mount, taken back for good: a tenant's root could else
+/* The calls that a container has only because it may mount, dropped permanently: a tenant's root could else
  * become root of a user namespace of its own and mount there. And those that reach what the machine's root
  * shares with a container's: keyrings and the kernel's log. Needs SYS_ADMIN or no_new_privs. */
 static int refuse_kernel_calls(void)

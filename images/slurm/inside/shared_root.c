@@ -161,7 +161,7 @@ static int link_at(const char *text, const char *path)
 	return folder < 0 || symlinkat(text, folder, name) ? failed(path) : 0;
 }
 
-/* A new file with the time in it, in place of whatever lies there. */
+/* A new file with the time in it, in place of any that is there. */
 static int stamp_at(const char *path)
 {
 	char name[NAME_MAX + 1], text[32];
@@ -324,7 +324,7 @@ static int make_job(unsigned int job, unsigned long mib)
 	return result ? -1 : 0;
 }
 
-/* The file system of /tmp as a process sees it; 0 where that cannot be told. */
+/* The file system of /tmp as a process sees it; 0 if that is unknown. */
 static dev_t tmp_of(int processes, const char *pid)
 {
 	char path[NAME_MAX + 8];

@@ -3,7 +3,7 @@
  * slurmd and slurmstepd live in the container's own root; the shared root is mounted at /jail with this
  * node's /proc, /dev, /run and so on mounted over it. A job has a view of it with a /tmp and a /dev/shm of its
  * own, which `shared-root serve` mounts. Each task enters it, still as root and just before it becomes the user.
- * The working directory stays the same by name. Finally the task gives up, for good, what a tenant does not keep
+ * The working directory stays the same by name. Finally the task drops permanently what a tenant does not keep
  * (jail.h): it may be root, but it can neither mount, nor change its root directory, nor look into the daemons'
  * root through /proc/<pid>/root. Tasks of a step with --container-image enter that container instead
  * (container.c), and give up the same. Tasks run on the CPUs of their step, where the node has CPUs of its own; where

@@ -3,7 +3,7 @@
  *
  * Both pipes are read as they fill. A program that has said nothing for QUIET_TIME is ended; an empty line is a
  * sign of life. So is one whose job is over, as Slurm's controller says: the program runs as the job's user, who may
- * stop it or speak for it. Ended means SIGTERM for its process group, and SIGKILL GRACE_TIME later.
+ * stop it or answer in its place. Ended means SIGTERM for its process group, and SIGKILL GRACE_TIME later.
  */
 #ifndef NEOCLOUD_WATCHED_PROGRAM_H
 #define NEOCLOUD_WATCHED_PROGRAM_H
@@ -269,7 +269,7 @@ static int look_at_clock(struct watched *watched)
 			kill(watched->pid, SIGKILL); /* if it has left its group */
 		}
 	}
-	/* A kernel without pidfd_open tells of no end. */
+	/* A kernel without pidfd_open reports no end. */
 	return (int)(least(next > now ? next - now : 100, watched->end < 0 ? 100 : 1000));
 }
 
@@ -302,7 +302,7 @@ static int watch(struct watched *watched, char *output, size_t *size)
 		if (watched->states >= 0 && ready[2].revents)
 			read_states(watched);
 		if (watched->killed && milliseconds() > watched->killed + GRACE_TIME)
-			break; /* the kernel does not let go of it; a container's end does */
+			break; /* the kernel does not release it; a container's end does */
 	}
 	hear_line(watched);
 	kill(-watched->pid, SIGKILL); /* what it started and left */

@@ -1,2 +1,1 @@
-# pyright: strict
 """`neo`, the command line. It speaks to the cloud only through `neocloud.client`."""

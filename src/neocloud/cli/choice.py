@@ -1,4 +1,3 @@
-# pyright: strict
 """Options given before the command: which profile to use."""
 
 from dataclasses import dataclass

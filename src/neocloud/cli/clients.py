@@ -1,4 +1,3 @@
-# pyright: strict
 """Configuration files of other clients: the official SDK, SkyPilot, dstack and Terraform.
 
 Pure text, from a `Target` to a `Plan`; `commands/client_config.py` writes the files.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Pages of --help: names of options are folded where they do not fit, and not cut."""
 
 from rich.text import Text

@@ -1,4 +1,3 @@
-# pyright: strict
 """Command groups whose members are imported when they are used, so that `neo --help` starts quickly.
 
 A table names each command with its help text; the module behind it is loaded only to run the command or to

@@ -1,4 +1,3 @@
-# pyright: strict
 """A screen of tables that fits the terminal and is drawn again and again until Ctrl-C."""
 
 from collections.abc import Callable, Sequence

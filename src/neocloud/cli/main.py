@@ -1,4 +1,3 @@
-# pyright: strict
 """Entry of `neo`: the table of commands, the options before the command, and the exit code.
 
 It must stay quick to import: anything heavy belongs in the module of the command that needs it.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Output of commands: tables for people, JSON and YAML for programs, and the question before a deletion.
 
 Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and lines are

@@ -1,4 +1,3 @@
-# pyright: strict
 """Progress of work that takes longer than a second, on stderr.
 
 On a terminal a live line shows the stage and then its duration. Elsewhere each stage prints a plain line when

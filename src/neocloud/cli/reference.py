@@ -1,4 +1,3 @@
-# pyright: strict
 """Generate the reference page of all commands from the help texts that `--help` shows.
 
     python -m neocloud.cli.reference docs/reference/cli.md

@@ -1,4 +1,3 @@
-# pyright: strict
 """Sign-in of a person at the terminal: password, browser, invitation. A password is never an argument."""
 
 import os

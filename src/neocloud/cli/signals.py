@@ -1,4 +1,3 @@
-# pyright: strict
 """Signals that end a command, for commands that have to clean up."""
 
 import signal

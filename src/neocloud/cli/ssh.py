@@ -1,4 +1,3 @@
-# pyright: strict
 """The user's ssh: keys to authorize and to sign in with, and what the program can reach."""
 
 import socket

@@ -1,4 +1,3 @@
-# pyright: strict
 """Fit a table to a terminal: no number, name or state is cut, however narrow the terminal is.
 
 These are tried in order, and the first that fits is taken:

@@ -1,4 +1,3 @@
-# pyright: strict
 """The cloud that a command talks to: the selected profile, or a state folder."""
 
 import os

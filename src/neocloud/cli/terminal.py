@@ -1,4 +1,3 @@
-# pyright: strict
 """Output of commands: lines that are safe on a terminal, errors, and exit codes.
 
 Logs, names and answers contain text written by a tenant's program or a model. A terminal obeys control

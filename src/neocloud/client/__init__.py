@@ -1,4 +1,3 @@
-# pyright: strict
 """A thin client on the contract: any method by its path, tokens, operations, errors.
 
     client = connect(read_profiles(config_file()).get())

@@ -1,4 +1,3 @@
-# pyright: strict
 """One connection to a cloud: call any method of the contract, page through lists, wait for operations.
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is

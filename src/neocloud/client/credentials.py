@@ -1,4 +1,3 @@
-# pyright: strict
 """A service account's credentials file, and the access tokens that it is exchanged for (RFC 8693).
 
 The file has the form that the published SDKs read (`subject-credentials` with alg, private-key, kid, iss,

@@ -1,4 +1,3 @@
-# pyright: strict
 """The one error a client raises: what happened, and what to do next; and how gRPC errors become it.
 
 The server's own messages already name the next step and are passed on unchanged. Only errors that the server

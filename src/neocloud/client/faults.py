@@ -1,4 +1,3 @@
-# pyright: strict
 """Faults of an emulated cloud: requests built from flat arguments of a command or a test."""
 
 from collections.abc import Mapping

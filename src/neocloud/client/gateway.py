@@ -1,4 +1,3 @@
-# pyright: strict
 """Client of a cloud's OpenAI-compatible API, with the profile's own token.
 
 A token is sent only to the gateway of its own cloud. For any other address the caller provides a key.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Receiver on the loopback address for the browser's reply after a sign-in (RFC 8252)."""
 
 import hmac

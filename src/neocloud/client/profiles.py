@@ -1,4 +1,3 @@
-# pyright: strict
 """Profiles: the cloud, account and project that commands use.
 
 They are stored in one YAML file, `$XDG_CONFIG_HOME/neocloud/config.yaml`, with names and paths and no secret.

@@ -1,3 +1,4 @@
+# pyright: standard
 """A client of S3 for a key that is in memory, which nothing else of the machine's settings changes.
 
 It is slow to import.

@@ -1,4 +1,3 @@
-# pyright: strict
 """A client of S3 as the type checker sees it, with the calls that Neocloud makes.
 
 It is light to import, unlike the client itself.

@@ -1,3 +1,4 @@
+# pyright: standard
 """Uploads a file or stream of any length, in parts, with memory that does not depend on its length.
 
 It becomes an object only when the stream has ended and the object gateway has compared the checksum of the

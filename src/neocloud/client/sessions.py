@@ -1,4 +1,3 @@
-# pyright: strict
 """A person's session: signing in, and tokens from a file that only they can read.
 
 Each refresh uses up the refresh token in the file, so concurrent commands wait for each other: the second one

@@ -1,4 +1,3 @@
-# pyright: strict
 """Trust a cloud on another machine: fetch its certificate authority, and check it before anything is sent.
 
 The authority comes over a connection that is not verified yet, so it is only trusted when its

@@ -1,4 +1,3 @@
-# pyright: strict
 """The server's program: run a control plane in the foreground until SIGTERM or SIGINT.
 
     python -m neocloud.control_plane --home /var/lib/neocloud

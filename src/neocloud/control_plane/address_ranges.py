@@ -1,5 +1,3 @@
-# pyright: strict
-
 """The address ranges of a cloud, chosen at its first start so that several clouds can run on one host.
 
 The choice is recorded in the home and never changes. A file of the host lists the homes on it. Each home's

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Write docs/reference/coverage.md: what becomes of each RPC of the contract, and which tests call it.
 
     python -m neocloud.control_plane.api_coverage docs/reference/coverage.md

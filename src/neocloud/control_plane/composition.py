@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Name the services and the engine that make up a control plane; `lifecycle` starts them.
 
 `end_workloads` ends what they run. A new service is one name in SERVICE_MODULES; what it offers to other

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Start the process of a gateway, restart it when it dies, and find it after a restart of the control plane.
 
 There are two: the gateway of models, which serves the OpenAI API, and the object gateway, which serves S3.

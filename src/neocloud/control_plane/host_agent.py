@@ -1,4 +1,3 @@
-# pyright: strict
 """The node agent of this machine: started, restarted when it dies or hangs, and asked for its records.
 
 It is the same program that looks at any host, with the lowest priority and a spool in the state folder. It

@@ -1,4 +1,3 @@
-# pyright: strict
 """Load new container images into the engine, at the start and while the server runs."""
 
 import asyncio

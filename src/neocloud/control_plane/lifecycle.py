@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Start a control plane in order, watch it while it runs, and stop it in reverse order.
 
 Knows no concrete class: `composition` names them.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The store of metrics: VictoriaMetrics as a process of this host, and the list of what it collects.
 
 It listens on loopback, asks for a password, and has no capabilities. Collected samples are trusted with the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The prepared server: a process that has imported the server's program, and serves when it is asked to.
 
 It waits in a read of a pipe. The process with the other end of the pipe can start it; when that end is

@@ -1,4 +1,3 @@
-# pyright: strict
 """The server's program: run a control plane until a signal, or stop one that runs."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """The supervisor of the server: start it, and start it again when it dies, until SIGTERM.
 
     python -m neocloud.control_plane.server_supervisor HOME PROGRAM ARGUMENT...

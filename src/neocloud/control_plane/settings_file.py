@@ -1,5 +1,3 @@
-# pyright: strict
-
 """`config.json` in the state folder: the settings that the operator chose, and reading them with arguments.
 
 `neo up` writes the file and the server reads it. It holds only what differs from the defaults. A database's

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """The state folder of a running server: its lock, and the files that it writes for clients."""
 
 import json

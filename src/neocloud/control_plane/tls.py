@@ -1,4 +1,3 @@
-# pyright: strict
 """The certificate, addresses and names of TLS ports, from the settings and the networks of this host."""
 
 import asyncio

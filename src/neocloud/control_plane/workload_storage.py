@@ -1,4 +1,3 @@
-# pyright: strict
 """The endpoint at which containers and machines of this cloud reach object storage and the registry: an
 address, a name and a certificate of their own, since everything else of this host is closed to them.
 

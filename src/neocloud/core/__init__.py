@@ -1,2 +1,1 @@
-# pyright: strict
 """Ideas that all services share. Knows no product noun and imports nothing above itself."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Announce the addresses of this machine's clouds to its other accounts, in files in `/run/neocloud`.
 
 The state folder of a cloud is closed to all but its owner. A server that root runs therefore announces its

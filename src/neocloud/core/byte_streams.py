@@ -1,4 +1,3 @@
-# pyright: strict
 """The least that a function needs of a stream of bytes."""
 
 from typing import Protocol

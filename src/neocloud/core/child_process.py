@@ -1,4 +1,3 @@
-# pyright: strict
 """Child processes: start one, find it again, wait until it is ready, count its deaths.
 
 A child runs in a session of its own, writes to a log file, and outlives its parent. A record file holds its

@@ -1,4 +1,3 @@
-# pyright: strict
 """Undoing what was begun where a block does not come to its end."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator

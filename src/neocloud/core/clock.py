@@ -1,4 +1,3 @@
-# pyright: strict
 """Time as a dependency, so that no test waits and no bill depends on the wall clock."""
 
 import asyncio

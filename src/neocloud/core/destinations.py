@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules about addresses: those that the cloud may connect to for a tenant, and those that its workloads may
 reach. Pure.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Digests as registries of images write them: an algorithm, ":", and hexadecimal digits. Pure."""
 
 import hashlib

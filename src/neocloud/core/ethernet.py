@@ -1,4 +1,3 @@
-# pyright: strict
 """Network interfaces of this host, as the kernel shows them, and whether addresses are found there by ARP."""
 
 from dataclasses import dataclass

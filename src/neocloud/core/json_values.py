@@ -1,4 +1,3 @@
-# pyright: strict
 """Parsed JSON, checked as it is read: its types are known only at run time."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """A kind of resource: its standard verbs, its states, what is legal, and what a change or deletion entails.
 
 The rules of a kind name the dependents of a resource, which are reconciled after a change. A dependent

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Logging of a process of ours: level, form of a line, and fields that every record of a task carries.
 
 `bind` adds fields to all records that the current task writes; `extra={...}` adds them to one. Secrets are in

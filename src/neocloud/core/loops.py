@@ -1,4 +1,3 @@
-# pyright: strict
 """Work that is repeated until it is cancelled: no error ends it, and the log says when it starts and stops
 failing."""
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Metrics of a control plane in Prometheus's format: its own counters, and the metrics of services.
 
 Labels are names of the contract, ids and states: never text that a caller made up. Series of a project have

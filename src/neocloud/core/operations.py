@@ -1,4 +1,3 @@
-# pyright: strict
 """Long-running operations: rows that say what was requested, how far it is and how it ended.
 
 They are written in the same transaction as the change that they describe, so an operation is never ahead of

@@ -1,4 +1,3 @@
-# pyright: strict
 """Files and folders at paths that only the operator can change: written whole, private, and locked.
 
 For folders in which tenants or containers can write, use `untrusted.files`. All calls block for as long as a

@@ -1,4 +1,3 @@
-# pyright: strict
 """Processes: start one, find it again by its id and start time, wait until it ends, stop it."""
 
 import logging

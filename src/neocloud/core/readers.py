@@ -1,4 +1,3 @@
-# pyright: strict
 """Look-ups for rules and services: rows and reservations, and the interfaces that services offer to one
 another.
 """

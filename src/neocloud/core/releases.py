@@ -1,4 +1,3 @@
-# pyright: strict
 """Compatibility of releases of `neo` and of a server: the same one, and the ones next to it.
 
 A release is MAJOR.MINOR of a version. `neo` names its version in each call, with the oldest release that it

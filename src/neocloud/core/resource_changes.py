@@ -1,4 +1,3 @@
-# pyright: strict
 """Tell waiting calls, such as the long polls of data planes, that resources of some kinds have changed.
 
 A notification comes before the change is committed. A call that then reads in a write transaction

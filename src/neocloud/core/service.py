@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Declarations of a service: Service, Method, MethodAlias, and the arguments of handlers.
 
 The server, the reconcile worker and billing are built from these tables and know no service by name. A kind

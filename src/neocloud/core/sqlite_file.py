@@ -1,4 +1,3 @@
-# pyright: strict
 """SQLite files of one process: lock, open, upgrade, and write in transactions.
 
 The version of a file is its `user_version`: the number of migrations that were applied to it.

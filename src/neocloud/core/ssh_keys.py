@@ -1,4 +1,3 @@
-# pyright: strict
 """SSH public keys that users give: what of them may stand in an authorized_keys file."""
 
 from cryptography.exceptions import UnsupportedAlgorithm

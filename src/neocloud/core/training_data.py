@@ -1,4 +1,3 @@
-# pyright: strict
 """Check data to train on, with the reader that jobs use, in a process of its own that reads nothing but them.
 
 `python -m neocloud.core.training_data PATH` limits itself, then becomes the reader: a script of the recipes,

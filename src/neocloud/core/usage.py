@@ -1,4 +1,3 @@
-# pyright: strict
 """Use of the machine: what resources hold of it now, and what they consumed.
 
 Each service declares both for its kinds; neither has prices. The meters of a service turn state

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rows of the store as messages of the contract: the one place where the two meet.
 
 A row's `kind` is the full name of its resource message. Nothing here looks anything up or decides anything.

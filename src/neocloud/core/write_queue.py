@@ -1,4 +1,3 @@
-# pyright: strict
 """A queue of writes that one thread takes in groups, so that one flush of the disk serves all that wait.
 
 How a group is run is up to the database; what each write returned or raised is delivered to its own caller,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Conventions of the control plane and the object gateway about access keys of callers."""
 
 import hashlib

@@ -1,4 +1,3 @@
-# pyright: strict
 """Addresses of clients: which of them count as one client, and which are private or of this machine."""
 
 from functools import lru_cache

@@ -1,4 +1,3 @@
-# pyright: strict
 """Answers of the control plane about callers, and how long they are used, also while it does not answer.
 
 An answer is used for its time without a question. After that the control plane is asked again. Where it does

@@ -1,4 +1,3 @@
-# pyright: strict
 """A server's certificate and key in files, which connections that begin later follow when they change."""
 
 import logging

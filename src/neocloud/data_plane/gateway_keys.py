@@ -1,4 +1,3 @@
-# pyright: strict
 """The keys that authenticate the gateways to the control plane.
 
 The control plane makes a file with a key for each gateway, which calls on behalf of others. Anyone who can

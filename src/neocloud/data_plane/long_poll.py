@@ -1,4 +1,3 @@
-# pyright: strict
 """Follows a list of the control plane: asks for another version, and applies each answer."""
 
 import logging

@@ -1,4 +1,3 @@
-# pyright: strict
 """The keys with which collectors read `/metrics`, and the password of the store of metrics."""
 
 import hmac

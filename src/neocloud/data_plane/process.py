@@ -1,4 +1,3 @@
-# pyright: strict
 """The common parts of both gateways' processes: their sockets, servers, options and end.
 
 The model gateway and the object gateway each serve one application on loopback and, where the cloud listens

@@ -1,4 +1,3 @@
-# pyright: strict
 """Token buckets: how often each caller may call.
 
 A call takes one token, and a bucket is refilled steadily and holds a burst.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Proof of a model server that it has its key, before the key or a prompt is sent to it.
 
 Where others may run programs at a replica's address, as on a Slurm cluster, an answer says nothing about who

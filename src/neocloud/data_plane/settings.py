@@ -1,4 +1,3 @@
-# pyright: strict
 """The settings that both gateways have."""
 
 from abc import ABC, abstractmethod

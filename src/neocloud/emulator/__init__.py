@@ -1,3 +1,4 @@
+# pyright: standard
 """The emulator: the whole API on a fake engine, for tests of clients. No root, no containers, nothing real.
 
 This package has everything that differs from a real cloud: the fake engine, Slurm and machines, short waits,

@@ -1,3 +1,4 @@
+# pyright: standard
 """Fakes of machines, and of the pods that import and export their disks.
 
 Pass `FakeMachines(world).respond` as the `responder` of a FakeEngine: it answers `machine-control` as the

@@ -1,3 +1,4 @@
+# pyright: standard
 """The machine of an emulated cloud: a fake engine and a fake Slurm, kept across restarts.
 
 The emulated world is in memory and written to a file of the home folder a moment after it has changed.

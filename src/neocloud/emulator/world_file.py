@@ -1,3 +1,4 @@
+# pyright: standard
 """The file of the home folder that keeps the emulated machine across restarts.
 
 It holds data of tenants, so it is JSON that is encrypted with the store's key. Earlier releases

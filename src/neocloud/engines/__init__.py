@@ -1,2 +1,1 @@
-# pyright: strict
 """Engines run workloads. `base` is the border; each folder beside it is one engine."""

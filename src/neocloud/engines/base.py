@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface between the control plane and the engine that runs workloads.
 
 An engine applies Kubernetes objects: it creates and changes workloads until they match. Every engine supports

@@ -1,4 +1,3 @@
-# pyright: strict
 """Calls of the engine inside a reconcile step: one place decides what an error of the engine means."""
 
 from collections.abc import Awaitable, Mapping

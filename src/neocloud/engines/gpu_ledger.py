@@ -1,4 +1,3 @@
-# pyright: strict
 """The owner of each GPU: the one record for virtual machines, containers and Slurm workers.
 
 Each GPU in use is one reservation of the store, by a key that outlives a reboot. A virtual machine

@@ -1,4 +1,3 @@
-# pyright: strict
 """The type of a GPU, as in `--gres=gpu:<type>:<n>` and in a platform's name. Pure.
 
 It is found from the name that NVML gives. The board matters where it changes what the GPU can do: an H100 on

@@ -1,4 +1,3 @@
-# pyright: strict
 """Container images of registries that an engine pulls, and what they say about their programs. Pure."""
 
 from collections.abc import Sequence

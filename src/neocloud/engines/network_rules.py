@@ -1,4 +1,3 @@
-# pyright: strict
 """Constraints between a pod and its virtual network, and the connections that the security groups allow.
 
 Pure. Engines check both before they change anything; the pods that were applied are the only record they

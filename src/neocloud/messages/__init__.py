@@ -1,3 +1,4 @@
+# pyright: standard
 """Message classes of the API as modules: `from neocloud.messages.nebius.compute.v1 import Disk, DiskSpec`.
 
 Below this package there is one module for each protobuf package of the contract, made when first imported

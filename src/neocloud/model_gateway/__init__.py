@@ -1,4 +1,3 @@
-# pyright: strict
 """The OpenAI-compatible data plane: one process, one port.
 
 It calls the control plane through `neocloud.inference.v1.GatewayService`, and with the tokens of callers on

@@ -1,4 +1,3 @@
-# pyright: strict
 """Run the gateway: `python -m neocloud.model_gateway`. The control plane starts it; it outlives restarts of
 the control plane."""
 

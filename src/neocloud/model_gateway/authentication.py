@@ -1,4 +1,3 @@
-# pyright: strict
 """Authenticate bearer tokens, with a cache so that not every request calls the control plane.
 
 The cache and its file hold hashes of tokens, never tokens. While the control plane is not reachable, entries

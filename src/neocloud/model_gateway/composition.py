@@ -1,4 +1,3 @@
-# pyright: strict
 """Build the gateway from its components."""
 
 import asyncio

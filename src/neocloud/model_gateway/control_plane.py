@@ -1,4 +1,3 @@
-# pyright: strict
 """Calls of the control plane over gRPC: those of the gateway itself, and those on behalf of a caller."""
 
 import logging

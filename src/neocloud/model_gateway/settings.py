@@ -1,4 +1,3 @@
-# pyright: strict
 """The settings of a gateway. Built once, in __main__.py."""
 
 from dataclasses import dataclass

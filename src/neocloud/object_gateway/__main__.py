@@ -1,4 +1,3 @@
-# pyright: strict
 """Run the object gateway: `python -m neocloud.object_gateway`. The control plane starts it; it outlives
 restarts of the control plane."""
 

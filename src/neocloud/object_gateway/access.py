@@ -1,4 +1,3 @@
-# pyright: strict
 """The calls that the object gateway makes to the control plane."""
 
 from collections.abc import Callable

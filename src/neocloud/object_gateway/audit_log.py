@@ -1,4 +1,3 @@
-# pyright: strict
 """Events of requests to objects on their way to the audit log of the cloud.
 
 An event is in memory for a second at most, then on the disk until the control plane has it: exactly once,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Build the object gateway from its components."""
 
 import asyncio

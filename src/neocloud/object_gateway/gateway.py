@@ -1,4 +1,3 @@
-# pyright: strict
 """The application of the object gateway: container images below /v2, everything else as S3.
 
 No bucket has this path: names have three characters at least. Where the host names a bucket, it is a key.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The settings of an object gateway. Built once, in __main__.py."""
 
 from dataclasses import dataclass

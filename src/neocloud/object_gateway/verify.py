@@ -1,4 +1,3 @@
-# pyright: strict
 """Verify an object store beside its gateway, or without one.
 
 python -m neocloud.object_gateway.verify --home HOME

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads the images of registries from the metadata that the object store writes; another process may."""
 
 from collections.abc import Sequence

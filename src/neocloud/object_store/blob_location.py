@@ -1,4 +1,3 @@
-# pyright: strict
 """The location of a store's blobs, as the store records it: a store is never opened with another driver than
 the one that has its blobs.
 """

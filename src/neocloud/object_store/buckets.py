@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets as the control plane wants them, and what they hold."""
 
 from collections.abc import Callable, Sequence

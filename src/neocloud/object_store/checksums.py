@@ -1,4 +1,3 @@
-# pyright: strict
 """Digests and checksums of bodies, as they come, and of multipart objects from those of their parts.
 
 The algorithms and how they compose are those of the published S3 documentation ("Checking object integrity").

@@ -1,4 +1,3 @@
-# pyright: strict
 """Conditional requests, and which bytes a range is. Pure."""
 
 from datetime import datetime

@@ -1,4 +1,3 @@
-# pyright: strict
 """Errors of the object store, in its own terms; the front translates them to S3's codes."""
 
 from collections.abc import Sequence

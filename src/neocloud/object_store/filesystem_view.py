@@ -1,4 +1,3 @@
-# pyright: strict
 """The folder of a filesystem bucket's objects, and how its files are made."""
 
 from dataclasses import dataclass

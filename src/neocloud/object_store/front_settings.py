@@ -1,4 +1,3 @@
-# pyright: strict
 """Settings of a bucket from S3 clients for which the storage API has no field. Kept with the objects."""
 
 from dataclasses import dataclass

@@ -1,4 +1,3 @@
-# pyright: strict
 """Deletion of blobs that nobody uses: those that commits left in `garbage`, and those that crashes left."""
 
 import asyncio

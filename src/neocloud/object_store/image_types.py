@@ -1,4 +1,3 @@
-# pyright: strict
 """Types of registries of container images. Nothing here knows HTTP or SQL.
 
 A digest is text: "sha256:" or "sha512:", and hexadecimal digits.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Requests that count as the last access of an object, by nebius.storage.v1.LastAccessConfiguration."""
 
 from collections.abc import Sequence

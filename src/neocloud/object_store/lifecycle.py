@@ -1,4 +1,3 @@
-# pyright: strict
 """Applies the lifecycle rules of a bucket: what is due is expired, moved to another class or aborted.
 
 The worker looks at pages of versions and then changes what it found in transactions, each of which looks

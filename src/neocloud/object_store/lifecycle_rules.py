@@ -1,4 +1,3 @@
-# pyright: strict
 """Lifecycle rules of buckets, as nebius.storage.v1.LifecycleConfiguration has them, and of registries."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Usage of buckets and registries, for bills: byte-hours by class, requests by class, bytes to clients.
 
 Hours count as a whole, in the window in which they begin, once they are over. The contents of a bucket are

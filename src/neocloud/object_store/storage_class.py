@@ -1,4 +1,3 @@
-# pyright: strict
 """Storage classes of nebius.storage.v1."""
 
 from enum import StrEnum

@@ -1,4 +1,3 @@
-# pyright: strict
 """The object store as the S3 front, the workers and the tests see it.
 
     store = await open_store(home / "objects", key, SystemClock())

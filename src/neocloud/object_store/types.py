@@ -1,4 +1,3 @@
-# pyright: strict
 """Types of the object store. Nothing here knows HTTP or SQL.
 
 Keys are text of 1 to 1,024 bytes in UTF-8 and are ordered by these bytes. Times are in UTC. An ETag is the

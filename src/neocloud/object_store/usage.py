@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads what buckets used, by hour, from the metadata that the object store writes; another process may.
 
 Only hours that are over are read, so reading twice reads the same. The contents of buckets count up to the

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads all that a store holds, and compares its counters with it. It reports and repairs nothing.
 
 Each frame of a body is authenticated when it is opened, so a changed byte is found without another hash.

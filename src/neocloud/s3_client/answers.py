@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads what S3 endpoints answer, which is hostile: lists, errors, headers. Pure."""
 
 import re

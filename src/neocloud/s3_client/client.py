@@ -1,4 +1,3 @@
-# pyright: strict
 """The operations of S3 that the object gateway asks for, on one bucket. Each raises EndpointError."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Signed requests to one S3 endpoint, and their answers as they come. Bounded in time and size."""
 
 import asyncio

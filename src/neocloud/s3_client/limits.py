@@ -1,4 +1,3 @@
-# pyright: strict
 """Rate limits for reading the source of a transfer: bytes and requests per second."""
 
 from neocloud.core.clock import Clock

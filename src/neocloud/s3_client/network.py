@@ -1,4 +1,3 @@
-# pyright: strict
 """Connections to endpoints that tenants name: to checked addresses alone.
 
 A name is resolved for each connection, every address that it has is checked, and the connection goes to an

@@ -1,3 +1,4 @@
+# pyright: standard
 """Signs requests to S3 endpoints, by the signer of botocore.
 
 It is imported with the first endpoint that wants signatures: it takes 8 MiB of memory, which a gateway

@@ -1,4 +1,3 @@
-# pyright: strict
 """Types of S3 endpoints, their lists and their errors."""
 
 from dataclasses import dataclass, field

@@ -1,4 +1,3 @@
-# pyright: strict
 """The API server: gRPC and JSON on the contract, for the services that it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls

@@ -1,4 +1,3 @@
-# pyright: strict
 """Check what a caller may do, use and see.
 
 The order is the same for every method: permission for the call, permission for the other resources that the

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Start and stop the API server: gRPC and JSON in plain text on loopback, and over TLS where configured.
 
 Plain text never leaves the machine: only the TLS ports may listen on other addresses.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Until when the certificate of the TLS listeners is valid, and what the operator has to do about it."""
 
 import datetime

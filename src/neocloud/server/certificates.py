@@ -1,4 +1,3 @@
-# pyright: strict
 """The cloud's own certificate authority, and the server certificate that it signs.
 
 Both lie in the home folder, private keys readable by their owner only. The authority is made once and stays:

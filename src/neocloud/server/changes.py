@@ -1,4 +1,3 @@
-# pyright: strict
 """Write what a request leaves in the store: a change, with its operation, audit event and idempotency
 key, in one transaction; or the audit event of a refusal.
 

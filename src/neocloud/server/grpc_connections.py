@@ -1,4 +1,3 @@
-# pyright: strict
 """Limit the gRPC connections of one client. gRPC itself counts connections in all, not by address.
 
 Every second the server looks for gRPC's connections among the open files of its process, and shuts down the

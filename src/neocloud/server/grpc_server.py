@@ -1,5 +1,3 @@
-# pyright: strict
-
 """gRPC: one generic handler for all methods of the contract.
 
 Bytes go in and out; the pipeline decodes. The ping settings let the published clients' 20-second keep-alive

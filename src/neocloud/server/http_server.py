@@ -1,4 +1,3 @@
-# pyright: strict
 """JSON over HTTP: `POST /<package.Service>/<Method>`, in the shape of Connect's unary calls.
 
 The same pipeline as gRPC. Besides it: health, metrics for operators, the status page for signed-in callers,

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Bind the ports of the API, and run its HTTP side on them."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """`GET /metrics` of the control plane, in Prometheus's text format.
 
 It shows the activity of all tenants, so only operators read it, and collectors with the key of the state

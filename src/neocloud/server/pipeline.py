@@ -1,4 +1,3 @@
-# pyright: strict
 """Serve one request, from its bytes to its answer, the same for gRPC and JSON. Every error ends here.
 
 No traceback leaves the server: refusals are ApiErrors, and an unexpected error becomes INTERNAL with the

@@ -1,4 +1,3 @@
-# pyright: strict
 """A CONNECT proxy that leads the API's host names to this cloud, for clients without an option for a domain.
 
 Such a client is given `grpc_proxy=http://127.0.0.1:PORT`; it asks for `compute.<domain>:443`, and gets this

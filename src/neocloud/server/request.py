@@ -1,4 +1,3 @@
-# pyright: strict
 """The inputs of verbs: the decoded request, its endpoint, the runtime of the server, the shape of a kind.
 
 The shape is read from the contract once at start: classes, methods, states and result fields. A kind whose

@@ -1,4 +1,3 @@
-# pyright: strict
 """Forget what is old, so that no table grows for ever.
 
 Idempotency keys go after a day, since no client retries for longer; marks when they have ended; audit events

@@ -1,4 +1,3 @@
-# pyright: strict
 """Build the table from method path to endpoint out of the services' own tables.
 
 Precedence: a service's Method over the standard verb of its kind; a MethodAlias is served by either. Two

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Check messages: their size and depth, the contract's annotations, and the rules that all resources share.
 
 Pure: sees messages, not the store. Rules of one kind belong to its service. The size is checked for every

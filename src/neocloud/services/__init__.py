@@ -1,2 +1,1 @@
-# pyright: strict
 """The services: one folder each, with the same few files. See docs/howto/add-a-service.md."""

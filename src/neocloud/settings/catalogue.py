@@ -1,4 +1,3 @@
-# pyright: strict
 """Settings as operators name and write them: the name, the type and range, and the nearest right form."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Settings of object storage, except its ports: the first fields of `Settings`."""
 
 from dataclasses import dataclass

@@ -1,4 +1,3 @@
-# pyright: strict
 """Options and their values: each function reads the text of an option or of `config.json`.
 
 Each raises ValueError with a message for the operator.

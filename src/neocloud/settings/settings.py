@@ -1,4 +1,3 @@
-# pyright: strict
 """The settings of a control plane: the fields of `Settings`.
 
 Each field says how its option is named, read and described. The options of `neo up`, those of the server's

@@ -1,3 +1,4 @@
+# pyright: standard
 """Tests of the behaviour of every `BlobDriver`, to inherit from.
 
 class TestMyBlobs(BlobConformance):

@@ -1,3 +1,4 @@
+# pyright: standard
 """Kill a worker at a random moment of every change, many times, and check the final state.
 
 A worker talks to the outside only through its store and its engine. Both are wrapped so that at a chosen

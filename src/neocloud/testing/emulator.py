@@ -1,3 +1,4 @@
+# pyright: standard
 """An emulated cloud for tests of clients: `with emulator() as cloud: cloud.sdk()`.
 
 Uses the one that `NEOCLOUD_HOME` names when one runs there, as in a CI job that ran `neo up --emulator`; else

@@ -1,3 +1,4 @@
+# pyright: standard
 """The engine under test for the conformance suite, and a namespace in it with calls to create and query
 things."""
 

@@ -1,3 +1,4 @@
+# pyright: standard
 """Fixtures for tests of clients. In a conftest.py: `pytest_plugins = ["neocloud.testing.fixtures"]`."""
 
 from collections.abc import Iterator

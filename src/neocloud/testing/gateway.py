@@ -1,3 +1,4 @@
+# pyright: standard
 """Run a gateway as a process, with a control plane and engines of a test behind it.
 
 with gateway_process(home) as gateway:

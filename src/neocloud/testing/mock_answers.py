@@ -1,3 +1,4 @@
+# pyright: standard
 """The answers of the mock model server, in vLLM's shape: as regular as an engine's and cheap to make."""
 
 import json

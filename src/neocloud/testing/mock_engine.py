@@ -1,3 +1,4 @@
+# pyright: standard
 """A model server with vLLM's API that computes nothing, to test and measure the gateway before it.
 
     python -m neocloud.testing.mock_engine --port 8001 --tokens 64 --token-seconds 0.01

@@ -1,4 +1,3 @@
-# pyright: strict
 """A stand-in for the control plane of the object gateway, in memory: keys, rights and buckets.
 
 For tests of the S3 front, which need no other service.

@@ -1,4 +1,3 @@
-# pyright: strict
 """A stand-in for the object gateway: follows the list of buckets and reports them, and keeps only numbers.
 
 For tests of the control plane, which need no object.

@@ -1,3 +1,4 @@
+# pyright: standard
 """Run a PostgreSQL server for tests: started from the machine's packages, removed afterwards.
 
 It listens on a socket in a temporary folder only. The server refuses to run as root, so root lends it to an

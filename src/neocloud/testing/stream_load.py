@@ -1,3 +1,4 @@
+# pyright: standard
 """Send many requests at a time to an OpenAI-compatible address, time them, and count their answers."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# pyright: standard
 """Time in tests: wait for a condition with a deadline, or move a clock that stands still.
 
 `until` waits in an event loop, `wait_until` in a thread; both say what was last seen when the condition

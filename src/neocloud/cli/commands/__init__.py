@@ -1,2 +1,1 @@
-# pyright: strict
 """One module per command of `neo`, loaded when the command is used."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo login`, `logout`, `whoami` and `session`: sign in and out, show the account and its sessions."""
 
 import os

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo ai endpoint` and `neo ai job`: what create fills in where nothing is named, and logs."""
 
 from typing import Annotated

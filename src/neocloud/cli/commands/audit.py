@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo audit`: list and export audit events."""
 
 import json

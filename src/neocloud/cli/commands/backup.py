@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo backup` and `neo restore`: the state of a cloud in one encrypted file, and back."""
 
 import os

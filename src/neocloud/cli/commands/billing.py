@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo billing`: usage and cost of a project."""
 
 import json

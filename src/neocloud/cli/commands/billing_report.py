@@ -1,4 +1,3 @@
-# pyright: strict
 """The rows of `neo billing report`: lines added up by what is asked for, subtotals, and names of accounts."""
 
 from collections.abc import Iterable, Mapping, Sequence

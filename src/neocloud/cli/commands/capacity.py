@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo capacity` and `neo compute platform list`: shapes of nodes, how many more fit, and their prices."""
 
 from typing import TYPE_CHECKING, Annotated

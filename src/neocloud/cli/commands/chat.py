@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo chat`: a link to the chat page, or one answer that is streamed to the terminal, with its figures."""
 
 import os

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo client-config`: configure the official SDK, SkyPilot, dstack, Terraform and S3 clients."""
 
 from collections.abc import Callable, Mapping

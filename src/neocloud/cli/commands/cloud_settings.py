@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo config list|get|set|unset`: the settings of a cloud on this machine, kept in its `config.json`."""
 
 from collections.abc import Mapping

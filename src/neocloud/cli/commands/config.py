@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo config`: the user's profiles, and the settings of the cloud on this machine."""
 
 from dataclasses import asdict, replace

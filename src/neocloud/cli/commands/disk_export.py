@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo compute image export`, and the same of disks and snapshots: write a disk to a bucket as qcow2."""
 
 import re

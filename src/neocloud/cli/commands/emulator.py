@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo emulator fault`: make an emulated cloud fail on demand."""
 
 from typing import TYPE_CHECKING, Annotated

@@ -1,11 +1,10 @@
-# pyright: strict
 """`neo evaluate`: compare two models that are served through the gateway."""
 
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated
 
 import typer
 

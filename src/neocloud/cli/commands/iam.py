@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo iam`: projects, accounts and their permissions, and an access token of the caller."""
 
 from neocloud.cli.resources.commands import product_app

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo image`: build container images and machine disks, push images, and import disks."""
 
 import time

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo compute instance`: create a machine with an SSH key, restart it, sign in, read its serial log."""
 
 import os

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo logs`: print the log of a workload, or the log of the cloud's server."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo ps`, `neo ls` and `neo ssh`: what is in the project, whatever its kind."""
 
 from collections.abc import Mapping, Sequence

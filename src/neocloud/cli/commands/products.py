@@ -1,4 +1,3 @@
-# pyright: strict
 """Products whose commands are derived from the contract, with the commands and functions written for them.
 
 Each function imports what belongs to one product, when that product is used.

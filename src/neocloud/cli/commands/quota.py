@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo quota`: limits and usage of a tenant and its projects."""
 
 from collections.abc import Iterator

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo registry`: registries of container images, and how container clients sign in to them."""
 
 import shutil

@@ -1,4 +1,3 @@
-# pyright: strict
 """The log of the cloud's server: text or JSON lines, rotated files, and filters."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo status`: state of the cloud, its machine and its clusters."""
 
 from collections import Counter

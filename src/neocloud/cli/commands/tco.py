@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo tco`: total cost of owning a cluster, and of a conversation on it."""
 
 from collections.abc import Iterator, Sequence

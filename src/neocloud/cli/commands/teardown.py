@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo down` and `neo destroy`: stop a cloud, or remove all its containers, networks, images and files."""
 
 import shutil

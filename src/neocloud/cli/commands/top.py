@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo top`: what runs in the project and how busy it is, on one screen that is refreshed."""
 
 import math

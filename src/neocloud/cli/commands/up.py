@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo up`: check the machine, build missing images, start the server, create a profile."""
 
 import inspect

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo user`: people who may sign in. Generated passwords are printed once and stored nowhere."""
 
 from pathlib import Path

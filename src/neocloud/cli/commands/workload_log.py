@@ -1,4 +1,3 @@
-# pyright: strict
 """The log of what runs in a resource, whatever its kind: `neo logs NAME`."""
 
 import importlib

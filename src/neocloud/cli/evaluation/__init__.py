@@ -1,4 +1,3 @@
-# pyright: strict
 """Comparison of two models through an OpenAI-compatible API, for `neo evaluate`.
 
 The report has the keys of the recipe that evaluates inside a job (recipes/evaluator.py); a test requires the

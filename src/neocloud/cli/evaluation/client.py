@@ -1,4 +1,3 @@
-# pyright: strict
 """Client of one model of an OpenAI-compatible API: answers, prompt log-probabilities, generation speed."""
 
 import time

@@ -1,4 +1,3 @@
-# pyright: strict
 """Test conversations from a JSONL file: the questions drawn from them, as in the recipe, and their
 perplexity.
 

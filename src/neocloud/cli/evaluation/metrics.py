@@ -1,4 +1,3 @@
-# pyright: strict
 """Metrics of one model on test conversations, and the scores computed from its answers.
 
 Results are kept when a run is interrupted. BLEU and ROUGE come from `sacrebleu` and `rouge_score`, which

@@ -1,4 +1,3 @@
-# pyright: strict
 """The report of two measured models: the keys of the recipe's report, and ours under `details`."""
 
 import statistics

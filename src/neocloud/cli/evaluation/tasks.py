@@ -1,4 +1,3 @@
-# pyright: strict
 """Run tasks of lm-eval (EleutherAI's evaluation harness) against two served models.
 
 The harness is a separately installed program. It receives the address and, through its environment, a key.

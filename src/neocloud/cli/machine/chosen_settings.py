@@ -1,4 +1,3 @@
-# pyright: strict
 """Settings that the operator chooses, by an option of `neo up` or by `neo config set`, and their
 consequences.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Find the processors that a disk can start on, by the boot programs in its EFI system partition.
 
 A disk without such a partition, or without a program there by the name that removable media have (UEFI

@@ -1,4 +1,3 @@
-# pyright: strict
 """The open ports of a cloud, who can reach them, and the data that colleagues need to sign in from another
 machine.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """The state folder of a cloud on this machine, as the command line sees it.
 
 The server owns what is in it. The command line adds `config.json` (what was chosen by the options of

@@ -1,4 +1,3 @@
-# pyright: strict
 """Images on this machine: container images, built by their scripts, and the disks that machines start from.
 
 A script is called as `images/NAME/build --output FOLDER`. It does nothing when the image is there and its

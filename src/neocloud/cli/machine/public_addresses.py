@@ -1,4 +1,3 @@
-# pyright: strict
 """Check that public addresses can be announced on the interface that the operator names."""
 
 import socket

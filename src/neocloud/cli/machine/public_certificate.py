@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo up` with a certificate by ACME: which options go together, and the wait for the order."""
 
 import time

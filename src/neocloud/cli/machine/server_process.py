@@ -1,4 +1,3 @@
-# pyright: strict
 """Start and stop the control plane's process, and the supervisor that starts it again when it dies.
 
 Both have sessions of their own, so that closing the terminal or pressing Ctrl-C does not touch them, and

@@ -1,4 +1,3 @@
-# pyright: strict
 """Since when a cloud is stopped, and on whose request; or that it died.
 
 Each command that stops the server leaves a note. A server that was ended by a signal has noted that itself;

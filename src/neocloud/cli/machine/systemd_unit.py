@@ -1,4 +1,3 @@
-# pyright: strict
 """The systemd unit of a cloud: started when its host starts, stopped in order when the host shuts down.
 
 The unit runs `neo up` and `neo down`, so a cloud that was started by hand is the same as one that systemd

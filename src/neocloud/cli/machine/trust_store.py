@@ -1,4 +1,3 @@
-# pyright: strict
 """The certificate authorities that this machine's programs trust, as the distributions keep them.
 
 Adds and removes one file of ours and runs the distribution's own update program. It touches nothing else.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Upgrade a running cloud in place: start this release on its state, or start the one before it again.
 
 Workloads run on meanwhile. A release does not open the database of a newer one, so the database is copied

@@ -1,2 +1,1 @@
-# pyright: strict
 """Pushes to registries of the cloud: models, and the cloud's own images."""

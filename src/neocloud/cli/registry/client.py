@@ -1,4 +1,3 @@
-# pyright: strict
 """A client that pushes to one repository of the cloud's registry, signed in as the caller of `neo`.
 
 Existing blobs are not sent again, so a push that was interrupted continues where it stopped, by whole

@@ -1,4 +1,3 @@
-# pyright: strict
 """The cloud's own images as OCI images: archives of `podman load`, and root file systems in folders.
 
 A layer is packed into a file without a name, since its digest says whether the registry has it already. The

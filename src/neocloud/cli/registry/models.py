@@ -1,4 +1,3 @@
-# pyright: strict
 """Models as OCI artifacts: one layer for each file, as `oras push` makes them, with the types of ModelPack.
 
     https://github.com/modelpack/model-spec

@@ -1,4 +1,3 @@
-# pyright: strict
 """Names of what lies in a registry of the cloud: REGISTRY/REPOSITORY:TAG, where REGISTRY is a registry's
 name, its id, or the registry_fqdn that the API shows."""
 

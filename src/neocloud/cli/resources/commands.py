@@ -1,4 +1,3 @@
-# pyright: strict
 """Build the commands of a product: `neo compute filesystem create --name data --size-gibibytes 10`.
 
 Each command is a function made from a noun, a verb and the flags of its request. Typer reads a function's

@@ -1,4 +1,3 @@
-# pyright: strict
 """Texts of `neo ps` beside a state: missing workers and replicas, repairs, how a program ended."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo ... delete NAME --force`: delete as usual, and remove by force what does not go.
 
 Only an operator of the cloud may remove a resource by force. It leaves pods, volumes, networks and files

@@ -1,4 +1,3 @@
-# pyright: strict
 """Help texts of derived options, by the name of the field, or by the end of its path where names have several
 meanings. An id has a text of its own form, and what no text is for is named in words.
 """

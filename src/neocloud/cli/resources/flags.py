@@ -1,4 +1,3 @@
-# pyright: strict
 """Flags derived from the fields of a message, and requests built from the flags.
 
 Scalars, enums and lists of scalars are flags of their own, nested messages are flattened with a hyphen

@@ -1,4 +1,3 @@
-# pyright: strict
 """Resources that are kept for a while after their deletion, and can be brought back: buckets."""
 
 from shlex import quote

@@ -1,4 +1,3 @@
-# pyright: strict
 """Logs that are read part by part: the last lines, and then what was written since."""
 
 from collections.abc import Iterator

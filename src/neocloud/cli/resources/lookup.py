@@ -1,4 +1,3 @@
-# pyright: strict
 """Find resources by name or id for the hand-written commands, and the project they are in."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

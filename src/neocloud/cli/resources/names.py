@@ -1,4 +1,3 @@
-# pyright: strict
 """Names in place of ids: whatever a request refers to may be named, in options, in JSON and in manifests."""
 
 from collections.abc import Callable, Mapping, Sequence

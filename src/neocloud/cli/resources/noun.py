@@ -1,4 +1,3 @@
-# pyright: strict
 """A noun of the command line: its service, its parent and its verbs.
 
 Everything else (flags, columns) is read from the contract.

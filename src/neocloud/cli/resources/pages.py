@@ -1,4 +1,3 @@
-# pyright: strict
 """The page of one resource or answer, for people, derived from its descriptor.
 
 A page has names and values, and no paths of fields: what belongs together stands below its title, sizes have

@@ -1,4 +1,3 @@
-# pyright: strict
 """People by their e-mail addresses."""
 
 from collections.abc import Iterator

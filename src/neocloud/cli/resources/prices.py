@@ -1,4 +1,3 @@
-# pyright: strict
 """The estimated cost of a resource by the price list of its cloud, before it is created; and trials of
 requests.
 """

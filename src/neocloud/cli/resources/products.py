@@ -1,4 +1,3 @@
-# pyright: strict
 """Products and nouns of the command line: the texts that the contract does not contain, by service.
 
 Verbs, flags and columns are derived from the contract. A test compares this table with the methods that the

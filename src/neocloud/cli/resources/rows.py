@@ -1,4 +1,3 @@
-# pyright: strict
 """Tables of resources, derived from their descriptors."""
 
 from collections.abc import Iterable, Sequence

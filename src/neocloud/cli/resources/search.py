@@ -1,4 +1,3 @@
-# pyright: strict
 """Find resources of several kinds with one call. A server of the release before has no search: None then."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Platforms and presets, the shapes of machines: the default for workers and replicas.
 
 The cloud decides what fits and what this machine has; given names are passed on unchanged.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Products whose nouns are stored data, or say what is billed and where that is written."""
 
 from collections.abc import Mapping

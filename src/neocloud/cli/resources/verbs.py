@@ -1,4 +1,3 @@
-# pyright: strict
 """Bodies of the derived commands: build a request, call, wait, print."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Commands `list` and `delete` that are derived from a kind and a view: what each column shows.
 
 The commands of a product that are derived from the contract alone are in `verbs`; these are for kinds whose

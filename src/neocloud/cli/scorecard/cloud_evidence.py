@@ -1,4 +1,3 @@
-# pyright: strict
 """Evidence for criteria of ClusterMAX from the records of a cloud, each with its age.
 
 Records of which there are none give no evidence, or `not_run` with the reason; never a pass.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Facts from the records of a cloud, as far as they could be read, for evidence of the scorecard."""
 
 from collections.abc import Mapping, Sequence

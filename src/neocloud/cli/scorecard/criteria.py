@@ -1,4 +1,3 @@
-# pyright: strict
 """Criteria by which ClusterMAX rates GPU clouds, in our words, with its auditor's checks for each.
 
 Source: ClusterMAX 2.0 (6 November 2025) and its pages on security, lifecycle, storage, networking, Slurm

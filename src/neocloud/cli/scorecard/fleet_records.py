@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads from a cloud the records that its scorecard is made of. For operators of the cloud."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads records of a cloud for its scorecard, bounded in size and time; a service may give no answer."""
 
 from collections.abc import Callable, Mapping

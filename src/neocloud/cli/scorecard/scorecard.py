@@ -1,4 +1,3 @@
-# pyright: strict
 """The scorecard: each criterion of ClusterMAX with a verdict, its evidence and how old that is.
 
 A verdict comes from what the cloud's own records show, from reports of ClusterMAX's auditor, and from what

@@ -1,4 +1,3 @@
-# pyright: strict
 """Evidence for criteria of ClusterMAX from the services of a cloud: audit log, borders, orchestration.
 
 That something is configured is no proof that it holds: without a record of a try it is `not_run`.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads what the services of a cloud have on record of the operators' own tenant, for its scorecard."""
 
 from collections.abc import Sequence

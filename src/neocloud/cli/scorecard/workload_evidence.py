@@ -1,4 +1,3 @@
-# pyright: strict
 """Evidence for criteria of ClusterMAX from jobs, active checks and agents: first jobs, storage, fabric.
 
 Texts of checks come from workers, where tenants' programs run: of them only numbers are shown.

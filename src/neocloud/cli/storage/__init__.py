@@ -1,2 +1,1 @@
-# pyright: strict
 """Object storage from a shell: places, copies, transfers, mounts, and the commands of `neo storage`."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Facts about the bytes of an object, and the comparison with a file."""
 
 import base64

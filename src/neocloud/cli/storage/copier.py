@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies one file or object: uploads, downloads and copies, each checked by the checksum of the whole.
 
 A download is written beside its target under a name of its own, and takes the target's name only once its

@@ -1,4 +1,3 @@
-# pyright: strict
 """Deletes many objects or files, and says which could not be deleted."""
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,3 @@
-# pyright: strict
 """Targets of an export: standard output, or an object of a bucket that the signed-in account writes."""
 
 import tempfile

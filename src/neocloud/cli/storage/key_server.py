@@ -1,4 +1,3 @@
-# pyright: strict
 """Hands temporary keys to a program on this machine, for as long as it runs.
 
 AWS SDKs ask such a server as they do in a container: at AWS_CONTAINER_CREDENTIALS_FULL_URI, with a token that

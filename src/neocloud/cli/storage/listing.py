@@ -1,4 +1,3 @@
-# pyright: strict
 """List a place: files below a folder, objects below a prefix, by their relative names."""
 
 import os

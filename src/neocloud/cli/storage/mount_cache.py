@@ -1,4 +1,3 @@
-# pyright: strict
 """The cache of a mount: what was read stays on this machine's disk, for its owner alone.
 
 rclone compares size, time and hash of an object with those of the copy before it uses the copy, and lists the

@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs `neo storage mount --foreground` in the background: it holds a mount and hands out its keys.
 
 It inherits the environment and nothing else of the terminal. Its output and rclone's are in a file of the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The buckets that this user has mounted on this machine, as the kernel lists them.
 
 Nothing is remembered elsewhere, so nothing has to be cleaned after a crash, and no process is signalled by a

@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs `rclone mount`: a bucket as a folder, until the caller ends it.
 
 rclone, not s3fs: it asks for its key again before that ends. Nothing that was written is cached: a file that

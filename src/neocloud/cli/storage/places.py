@@ -1,4 +1,3 @@
-# pyright: strict
 """Places of objects and files: `s3://bucket/key` and local paths; and the file that a key becomes. Pure.
 
 Keys are text of anyone who may write to a bucket. One becomes a path below the target folder only if each of

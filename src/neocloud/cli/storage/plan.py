@@ -1,4 +1,3 @@
-# pyright: strict
 """Plan the copies and deletions of a command, from the places that its user named.
 
 A folder is copied into the target folder under the same relative names. `prefix` and `prefix/` name the same

@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs many copies and deletions in parallel: shows progress, reports what failed, and stops cleanly.
 
 A failure of one does not end the others, until there are too many. When the command is interrupted, nothing

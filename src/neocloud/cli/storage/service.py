@@ -1,4 +1,3 @@
-# pyright: strict
 """Object storage as `neo` calls it: an S3 client that signs as the signed-in account, and its errors.
 
 The key is a temporary one of the account: it is kept in memory alone and renewed while a command runs. The

@@ -1,4 +1,3 @@
-# pyright: strict
 """The options that all commands about objects share, and the S3 client that they mean."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies a stream to an object and an object to a stream, with memory that does not depend on its length.
 
 An upload becomes an object only when its stream has ended and the object gateway has compared the checksum of

@@ -1,4 +1,3 @@
-# pyright: strict
 """The archive in a backup: tar, compressed with gzip, of regular files alone.
 
 `tar xz` reads it. Headers have 512 bytes each: links, devices and long headers are refused, so that reading

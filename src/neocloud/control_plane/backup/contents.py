@@ -1,4 +1,3 @@
-# pyright: strict
 """The content of a backup of a cloud, and what it leaves out."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Locks of a backup: a passphrase or keys, in the age format (age-encryption.org/v1).
 
 `age --decrypt FILE` opens a backup without Neocloud. Age refuses a file that was cut off or changed.

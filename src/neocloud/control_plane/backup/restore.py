@@ -1,4 +1,3 @@
-# pyright: strict
 """Restore a backup into an empty state folder, or check one.
 
 A backup is hostile input: only the names of `contents` are taken from it, and the state folder is changed by

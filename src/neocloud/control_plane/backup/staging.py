@@ -1,4 +1,3 @@
-# pyright: strict
 """Temporary files with the state of a cloud, how they get their places, and errors of the disk in words."""
 
 import errno

@@ -1,4 +1,3 @@
-# pyright: strict
 """Write a backup of a cloud while it runs.
 
 Databases are copied by SQLite, in one read transaction each, so that writers continue. The copy lies in the

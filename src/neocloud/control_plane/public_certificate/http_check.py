@@ -1,4 +1,3 @@
-# pyright: strict
 """Answer an authority's check of a name by HTTP (http-01 of RFC 8555), on a port that is open no longer."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """A certificate that a public authority issued: what it has to be, and the file that keeps it and its key."""
 
 import json

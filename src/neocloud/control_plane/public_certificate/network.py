@@ -1,3 +1,4 @@
+# pyright: standard
 """The connection to a certificate authority, which is not trusted with more than it needs.
 
 Only URLs of its directory's own origin are called, redirects are not followed, and the number and size of

@@ -1,3 +1,4 @@
+# pyright: standard
 """Order one certificate from an authority by ACME (RFC 8555), which checks the names by HTTP (http-01).
 
 The protocol is the library's, Certbot's own; `network` sends what it says.

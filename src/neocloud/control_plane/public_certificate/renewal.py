@@ -1,4 +1,3 @@
-# pyright: strict
 """When a certificate is ordered from a public authority, and what is known of that.
 
 A certificate is ordered when there is none for the names that were chosen, and when two thirds of its

@@ -1,4 +1,3 @@
-# pyright: strict
 """The API contract: messages, methods, annotations, errors, ids, masks, paging, JSON.
 
 Everything generic is driven by it: the server, the command line and the validation of requests. It holds

@@ -1,4 +1,3 @@
-# pyright: strict
 """Marks of fields in the contract, and functions that clear and keep marked fields.
 
 A mark says that a field is a secret, is set only by the cloud, or is never returned.

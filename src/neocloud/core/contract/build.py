@@ -1,4 +1,3 @@
-# pyright: strict
 """Build the contract's descriptor set: the pinned `nebius` package's descriptors plus our own protos.
 
 Run as `python -m neocloud.core.contract.build FILE` in a process of its own, because loading every

@@ -1,4 +1,3 @@
-# pyright: strict
 """Keep the built descriptor set in a file, so that a start costs milliseconds instead of seconds.
 
 The file's name is a hash of everything that goes into it, so a changed proto or another release of a package

@@ -1,4 +1,3 @@
-# pyright: strict
 """Errors as the contract's clients understand them: a code, a message, and ServiceError details.
 
 One function per kind of error fixes its code and its retry advice, so that all services answer alike. A

@@ -1,4 +1,3 @@
-# pyright: strict
 """Messages as JSON and back, by protobuf's JSON mapping, in the contract's own pool.
 
 Unknown fields are refused: a misspelt field that is silently dropped is worse than an error.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Merge an Update request into the resource as it is, by the contract's rules.
 
 A field changes when it has a value in the request or is named in the reset mask; everything else stays, so

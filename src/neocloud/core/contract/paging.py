@@ -1,4 +1,3 @@
-# pyright: strict
 """Page tokens: opaque text that leads back to a place in one particular list.
 
 A token carries a check sum over its content and the list it belongs to, so a damaged token, or one of another

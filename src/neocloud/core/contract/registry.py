@@ -1,4 +1,3 @@
-# pyright: strict
 """Message classes and methods of the contract, from one private descriptor pool; and ids of resources.
 
 The pool is loaded at the first look-up and never changes afterwards: it is module data like generated code.

@@ -1,4 +1,3 @@
-# pyright: strict
 """From desired to observed state: services declare steps (`reconciler`), the `Worker` runs them."""
 
 from neocloud.core.reconcile.worker import Worker

@@ -1,4 +1,3 @@
-# pyright: strict
 """Work that takes longer than a run of a reconciler may: it continues beside the runs, which only look
 whether it has ended. The worker has room for a few runs of the whole cloud at a time.
 

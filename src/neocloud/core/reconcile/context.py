@@ -1,4 +1,3 @@
-# pyright: strict
 """The `Context` of a run: what it may read and write besides its engine.
 
 Each call is one transaction. A writing one checks the lease first: a worker that lost its lease must not

@@ -1,4 +1,3 @@
-# pyright: strict
 """The vocabulary of a reconciler: Step, RetryLater, Failed, ReconcileResult, and the Context it works with.
 
 A reconciler is a list of named steps that run in order over one scope. `status` computes the status once, at

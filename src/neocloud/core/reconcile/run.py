@@ -1,4 +1,3 @@
-# pyright: strict
 """One reconcile run over one resource: run the steps under a lease, then commit the result.
 
 A run reads the current state and trusts nothing that an earlier run believed. An unexpected error of a

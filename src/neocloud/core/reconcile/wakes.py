@@ -1,4 +1,3 @@
-# pyright: strict
 """Wake resources for what happens outside of the store.
 
 The store itself wakes those that a change of a row concerns. A wake that is lost, as in a

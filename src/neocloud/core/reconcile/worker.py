@@ -1,4 +1,3 @@
-# pyright: strict
 """The worker: leases what is due and reconciles it, several resources at a time.
 
 The queue is in the store, so a killed worker loses nothing: its leases expire, or the next worker takes them

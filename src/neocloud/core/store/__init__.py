@@ -1,4 +1,3 @@
-# pyright: strict
 """The store of everything durable: one protocol, implemented on SQLite and PostgreSQL.
 
 Other packages import `open_store`, `load_or_make_key` and the types of `protocol` from here.

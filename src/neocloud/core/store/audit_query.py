@@ -1,4 +1,3 @@
-# pyright: strict
 """Audit events, and which of them somebody asks for: a tenant, a span of time, and a condition on columns.
 
 A condition is a tree without any meaning of its own. The store turns it into SQL with bound values; it may

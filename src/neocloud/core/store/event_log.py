@@ -1,4 +1,3 @@
-# pyright: strict
 """Logs of events that are only appended: what happened to things that are no resources, such as nodes.
 
 The events of a log are numbered from 1 without gaps, in the order in which they were written. A reader that

@@ -1,4 +1,3 @@
-# pyright: strict
 """Logs of events in the database, numbered by their primary key: of two writers that race for a number, one
 gets it and the other's transaction fails."""
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Group commit: one writer per process, which commits all waiting writes together.
 
 A durable commit costs a flush of the disk, some milliseconds; a write itself costs some hundred microseconds.

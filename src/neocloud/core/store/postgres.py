@@ -1,5 +1,3 @@
-# pyright: strict
-
 """PostgreSQL: the store of several servers.
 
 Writes run serialisable, so a rule that was checked by reading holds when the write commits, whichever server

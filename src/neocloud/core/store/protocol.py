@@ -1,5 +1,3 @@
-# pyright: strict
-
 """The interface between the control plane and its database.
 
 A store holds resources, operations, idempotency keys, audit events, state history, reservations, counters,

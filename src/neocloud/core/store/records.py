@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Every table but resources, their queue and their reservations, in one database transaction."""
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """A search for resources of any kind, by name, id and labels, in the places that a caller may read."""
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """The search for resources as one SQL statement, built once for each combination of conditions.
 
 Named resources in one parent are found by the index `resources_by_name`, whose columns are parent, name and

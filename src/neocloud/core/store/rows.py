@@ -1,4 +1,3 @@
-# pyright: strict
 """Between the database and the store's dataclasses: how statements run, and how rows become dataclasses."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """SQLite: the store of one machine.
 
 The file is in WAL mode with full synchronisation: a commit that was answered survives a power cut. Reads run

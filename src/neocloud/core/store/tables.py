@@ -1,4 +1,3 @@
-# pyright: strict
 """The tables, as SQLAlchemy Core sees them, the same on SQLite and PostgreSQL.
 
 Times are whole microseconds since 1970 (UTC): they compare, sort and survive both databases unchanged.

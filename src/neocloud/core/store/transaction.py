@@ -1,5 +1,3 @@
-# pyright: strict
-
 """The one implementation of `Transaction`, for both databases: resources, their queue and reservations.
 
 A queue row without a lease is due when its `due_at` has come. Taking a lease clears `due_at`, so an `enqueue`

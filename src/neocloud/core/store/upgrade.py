@@ -1,4 +1,3 @@
-# pyright: strict
 """Bring a database to this release: migrate its schema, and seal secrets left in plain.
 
 Migrations only go forward. A newer schema is never touched: an older program that writes into it could

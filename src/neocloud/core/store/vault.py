@@ -1,4 +1,3 @@
-# pyright: strict
 """Encryption of secrets at rest: AES-256-GCM with a key that lies in a file beside the database.
 
 Sealed are the secrets that services keep by name, and the spec and status of every kind that can hold a

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Files below a folder in which somebody else can write: a tenant's volume, weights, what a container left.
 
 A user who can write in a folder can put a link, a fifo or a device where a file was, between any two looks at

@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies and digests of whole folders that somebody else can write in.
 
 Everything is opened as `files` opens it; blocking. Raises OSError, of which UnsafePath is one.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Files that appear whole below a folder in which somebody else writes, too.
 
 A file has no name until it is complete: nobody can change it meanwhile, and a process that is killed leaves

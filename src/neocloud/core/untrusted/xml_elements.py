@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads XML of clients and of other endpoints, which is hostile: bounded in depth and elements, without
 entities."""
 

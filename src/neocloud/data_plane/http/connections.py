@@ -1,4 +1,3 @@
-# pyright: strict
 """Limits of client connections to the API and the gateway: their number, in all and for each client.
 
 A connection counts from the moment it is accepted, also during its TLS handshake. Beyond the limits a few

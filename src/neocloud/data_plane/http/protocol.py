@@ -1,4 +1,3 @@
-# pyright: strict
 """A client's connection to the API or the gateway: limits on the size and duration of its requests.
 
 HTTP/1.1 is uvicorn's. Time is counted by checking all connections periodically, not by a timer for each

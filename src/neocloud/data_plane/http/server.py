@@ -1,4 +1,3 @@
-# pyright: strict
 """The HTTP server of the API and the gateway: uvicorn on bound sockets, and the check of the Host header.
 
 The check keeps a web page from reaching a server under a name of its own.

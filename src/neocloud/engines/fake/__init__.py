@@ -1,4 +1,3 @@
-# pyright: strict
 """An engine that runs nothing, for tests and for trying the control plane anywhere."""
 
 from neocloud.engines.fake.engine import FakeEngine

@@ -1,4 +1,3 @@
-# pyright: strict
 """FakeEngine: an engine in memory, with faults on demand.
 
 For tests and for trying the control plane on any laptop. `shell` implements a few programs, and a test may

@@ -1,4 +1,3 @@
-# pyright: strict
 """Faults that tests inject."""
 
 import asyncio

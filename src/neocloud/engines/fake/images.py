@@ -1,4 +1,3 @@
-# pyright: strict
 """Pulled images of the fake engine: their names and settings. Nothing is fetched."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Logs of the containers of the fake engine."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """The few programs that containers of the fake engine can run.
 
 Enough for the conformance suite and for tests of services: reading and writing files through mounts,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Volumes of the fake engine: in memory, and in folders once processes of this machine are to see them."""
 
 from collections.abc import Iterator, MutableMapping

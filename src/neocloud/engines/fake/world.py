@@ -1,4 +1,3 @@
-# pyright: strict
 """The world that a fake engine runs: pods, volumes and objects in memory.
 
 It outlives engine objects, as containers outlive a server, and can be kept in a file for tests that kill the

@@ -1,4 +1,3 @@
-# pyright: strict
 """A fake world as plain data that JSON can hold, and back.
 
 Reading it builds only what is listed here; a file that somebody else has written cannot run anything.

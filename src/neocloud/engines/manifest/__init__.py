@@ -1,4 +1,3 @@
-# pyright: strict
 """Manifests: the objects that an engine applies, as frozen dataclasses that are valid by construction. Pure.
 
 `to_dict` writes a manifest as Kubernetes does, `read_manifest` reads one. A manifest that exists has names

@@ -1,4 +1,3 @@
-# pyright: strict
 """The base of all manifests: a kind, names, labels, a form as a dictionary, and checks of their fields.
 
 Pure. Frozen dataclasses are read from the dictionaries that Kubernetes uses, and written as such. Engines

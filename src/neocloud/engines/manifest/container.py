@@ -1,4 +1,3 @@
-# pyright: strict
 """Containers of a pod: their programs, environment, limits, probes and mounts. Pure.
 
 A field that is None was not given and is left out of the dictionary.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Virtual networks: subnets, routes, security groups, and the interfaces of pods on them.
 
 Pure. Engines turn them into bridges and firewall rules, so they hold nothing but addresses, numbers and DNS

@@ -1,4 +1,3 @@
-# pyright: strict
 """Small manifests: namespaces, network policies, services, and the files of ConfigMaps and Secrets. Pure."""
 
 import base64

@@ -1,4 +1,3 @@
-# pyright: strict
 """Pods: containers that share an address and volumes. Pure.
 
 A field that no engine acts on is refused with its name instead of being dropped in silence; fields that only

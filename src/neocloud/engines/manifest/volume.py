@@ -1,4 +1,3 @@
-# pyright: strict
 """Volumes of a pod, and the claims that outlive pods. Pure."""
 
 from collections.abc import Mapping

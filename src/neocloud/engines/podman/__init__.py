@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs workloads on one Linux machine with Podman."""
 
 from neocloud.engines.podman.engine import DEFAULT_POOL, PodmanEngine

@@ -1,4 +1,3 @@
-# pyright: strict
 """Prepare this machine before the first pod, and remove every trace of the engine at its end.
 
 Before the first pod: folders, the sandbox, the resolver file, the tmpfs for Secrets. Runs once per engine

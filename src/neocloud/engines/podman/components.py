@@ -1,4 +1,3 @@
-# pyright: strict
 """The parts of one engine, and what each kind of object other than a Pod means to them."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Read the logs of containers.
 
 A whole log is streamed by Podman. One that is followed is read from the log file itself, which Podman would

@@ -1,4 +1,3 @@
-# pyright: strict
 """Containers: their rows as Podman lists them, the pods they belong to, and their processes on this machine.
 
 Podman learns of a container's end from the container's monitor. If both are killed together, Podman keeps

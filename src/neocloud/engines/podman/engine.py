@@ -1,4 +1,3 @@
-# pyright: strict
 """PodmanEngine: runs workloads on one Linux machine.
 
 Each method makes sure that the service runs, then calls the component that owns the work. Pods do not depend

@@ -1,4 +1,3 @@
-# pyright: strict
 """Run commands in containers, and decode the stream format that their logs have too.
 
 Podman switches the HTTP connection to a raw one for commands, which httpx does not support, so the few lines

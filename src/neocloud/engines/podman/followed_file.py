@@ -1,4 +1,3 @@
-# pyright: strict
 """Files that others append to, followed without asking: the kernel says when something was written.
 
 Podman itself asks four times a second, for its stream of events and for each log that it follows.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Properties of this machine: Podman and its programs, cgroups, limits, name servers, KVM.
 
 Reads only. Raises EngineUnavailable, with what to install or do, if Podman cannot be used at all; lesser

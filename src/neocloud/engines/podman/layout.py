@@ -1,4 +1,3 @@
-# pyright: strict
 """Paths of one engine, the names that it uses outside its folder, and the records that it keeps there.
 
 All names are derived from the state folder, so that a process that knows only the folder can continue an

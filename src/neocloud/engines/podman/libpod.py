@@ -1,4 +1,3 @@
-# pyright: strict
 """HTTP client of Podman's libpod REST API on its unix socket, and the images that it stores.
 
 Turns every failure into an EngineError whose message can be shown to a user. A service that does not answer

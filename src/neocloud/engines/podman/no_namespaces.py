@@ -1,4 +1,3 @@
-# pyright: strict
 """The filter of system calls for containers that have given up SYS_CHROOT: those that run tenants' images.
 
 It is Podman's own profile without what makes or enters namespaces or mounts. A program that makes a user

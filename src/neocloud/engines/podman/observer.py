@@ -1,4 +1,3 @@
-# pyright: strict
 """Observe the pods of one namespace, and watch Podman's events.
 
 Events are read from the file that Podman appends them to. Podman's own stream of them asks that file four

@@ -1,4 +1,3 @@
-# pyright: strict
 """CPUs of this machine that a container has for itself, as cpusets.
 
 A pod that asks for its own CPUs gets as many as its limits name, and sees no others. They are the least used

@@ -1,4 +1,3 @@
-# pyright: strict
 """The events of pods: what Podman writes of them, and what their probes find."""
 
 import asyncio

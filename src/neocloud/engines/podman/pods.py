@@ -1,4 +1,3 @@
-# pyright: strict
 """Create, replace, start again, stop and remove pods.
 
 One change per pod at a time. Every step may be repeated and reads the current state itself, so that a server

@@ -1,4 +1,3 @@
-# pyright: strict
 """Readiness and liveness probes, run by the engine, because Podman's health checks need systemd.
 
 Until a pod has answered once it is probed often, because somebody waits for it; after that in its own period,

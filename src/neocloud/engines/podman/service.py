@@ -1,4 +1,3 @@
-# pyright: strict
 """The process `podman system service` that serves our requests, and its configuration files.
 
 The process holds no state: it may be killed, replaced or adopted at any time without effect on pods. The

@@ -1,4 +1,3 @@
-# pyright: strict
 """A Kubernetes Pod as libpod container specs, with the environment variables of its containers.
 
 Pure: everything that is found out elsewhere (address, folders to mount, values of secrets) is in `Resolved`.

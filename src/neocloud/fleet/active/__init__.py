@@ -1,4 +1,3 @@
-# pyright: strict
 """Active checks: programs that put load on an idle node and compare what they measure with known values.
 
 A program by itself (`python -m neocloud.fleet.active`), which needs only Python's standard library; checks

@@ -1,4 +1,3 @@
-# pyright: strict
 """The checks as a program: `run` prints a report of this node, `serve` answers the other node of a pair.
 
 python -m neocloud.fleet.active run --suite quick

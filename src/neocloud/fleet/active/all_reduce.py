@@ -1,4 +1,3 @@
-# pyright: strict
 """An all-reduce over two nodes in plain torch.distributed: gloo between processors, NCCL between GPUs.
 
 The two exchange the addresses of their ports on the connection that they have already, which has shown the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The checks as one archive, which a bare Python 3.11 takes from its standard input and keeps in memory.
 
 python3.11 -I -c "$LOADER" run --suite quick < archive

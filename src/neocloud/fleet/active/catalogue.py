@@ -1,4 +1,3 @@
-# pyright: strict
 """The active checks: what each measures and needs, how long it may take, its limits and their sources."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Outliers among like nodes: what is far below its cohort is a fault that no fixed limit finds. Pure.
 
 Robust z: the distance from the median in units of 1.4826 median absolute deviations, which has a floor, since

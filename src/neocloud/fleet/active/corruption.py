@@ -1,4 +1,3 @@
-# pyright: strict
 """Look for silent corruption: matrix products of whole numbers, and memory that is read back.
 
 The factors are whole numbers from -8 to 7, which bf16 holds exactly, and every partial sum stays below 2^24,

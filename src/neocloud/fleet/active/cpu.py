@@ -1,4 +1,3 @@
-# pyright: strict
 """Measurements that need no GPU: processors, memory, a folder, Python's imports.
 
 Each runs in a process of its own, which is killed at its deadline or when a job starts.

@@ -1,4 +1,3 @@
-# pyright: strict
 """DCGM's own diagnostics: `dcgmi diag -r 3 -j`, of which the failed tests count.
 
 The formats of DCGM 3 and 4 were taken from real output: see the test.

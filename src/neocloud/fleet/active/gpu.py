@@ -1,4 +1,3 @@
-# pyright: strict
 """Active checks of a GPU, in plain PyTorch: arithmetic, memory, PCIe, silent corruption, a short training.
 
 They occupy the GPU, so they are for nodes without work. `measure` is called in a process of its own, which

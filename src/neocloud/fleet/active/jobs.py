@@ -1,4 +1,3 @@
-# pyright: strict
 """Find the Slurm job that runs on this node, by its processes: cheap enough for ten look-ups a second."""
 
 import os

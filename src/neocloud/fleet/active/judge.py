@@ -1,4 +1,3 @@
-# pyright: strict
 """From what a check measured on one node to a verdict, by the limits of the catalogue. Pure.
 
 Without a limit there is no verdict: the value waits for a cohort to be compared with (`cohort`).

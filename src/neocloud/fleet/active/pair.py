@@ -1,4 +1,3 @@
-# pyright: strict
 """Between two nodes: one serves for a while, the other measures TCP, and an all-reduce where both have torch.
 
 A connection begins with a token that both nodes were given, so that no other traffic is measured.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Choose idle nodes to measure in pairs, and deduce faulty nodes and links from failing pairs. Pure.
 
 A pair that fails makes both of its nodes suspects. Each is measured again with a node that is known good.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The report of one run of a suite: the document of the agent's form, and the values behind its verdicts.
 
 The reader is for what a node sent, which may be anything; it bounds everything and refuses with the reason.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs checks one after another, and ends them at once when a job starts on the node."""
 
 import importlib

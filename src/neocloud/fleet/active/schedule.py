@@ -1,4 +1,3 @@
-# pyright: strict
 """Choose the node to test next and its checks, and compute how much of a fleet is covered. Pure.
 
 A check is due on a node again after its period, whatever other checks said: a run that a job cut short

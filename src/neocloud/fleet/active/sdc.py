@@ -1,4 +1,3 @@
-# pyright: strict
 """Deterministic work whose result is known: another result is silent data corruption.
 
 The work is defined by integer arithmetic, IEEE 754 double operations that are rounded one by one, and

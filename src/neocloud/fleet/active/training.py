@@ -1,4 +1,3 @@
-# pyright: strict
 """A short training whose loss is known: a small transformer learns a made language.
 
 Weights and data come from rules on the CPU, so only the arithmetic of the device can change the curve. A

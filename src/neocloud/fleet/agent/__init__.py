@@ -1,4 +1,3 @@
-# pyright: strict
 """The node agent: checks of one host, each read by a probe in a process of its own.
 
 A program by itself (`python -m neocloud.fleet.agent`), which needs only Python's standard library where it is

@@ -1,4 +1,3 @@
-# pyright: strict
 """The node agent as a program: `check` prints what this host's checks say, `watch` stays and writes changes.
 
 python -m neocloud.fleet.agent check

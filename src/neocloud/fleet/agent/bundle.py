@@ -1,4 +1,3 @@
-# pyright: strict
 """The agent as one file that a bare Python 3.11 runs: modules, fault policy, and NVML's bindings.
 
 python3.11 agent.pyz check

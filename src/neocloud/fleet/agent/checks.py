@@ -1,4 +1,3 @@
-# pyright: strict
 """The checks: how each number is judged. Limits, their sources and actions are those of the fault policy."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Probes in processes of their own, which can hang or crash without the agent doing so.
 
 A probe is a child of `os.fork`: a fraction of the cost of a new interpreter, and safe as this program has

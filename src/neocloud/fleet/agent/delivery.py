@@ -1,4 +1,3 @@
-# pyright: strict
 """Deliver the records of an agent to the control plane, and acknowledge them.
 
 The caller names the last record that it has stored. The agent drops the records up to it, and returns the

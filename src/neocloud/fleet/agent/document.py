@@ -1,4 +1,3 @@
-# pyright: strict
 """The document with the results of a host's checks at one time: JSON, and its reader.
 
 The reader is for what a host sent, which may be anything: it bounds size, depth, counts and lengths, and

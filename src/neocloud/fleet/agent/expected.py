@@ -1,4 +1,3 @@
-# pyright: strict
 """Expected values of a host, read from a file of the operator. Without one, most counts have no limit."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """The use of GPUs as JSON, written by an agent beside the results of its checks, and the reader of that JSON.
 
 The reader takes numbers within the bounds of their measures and names that it knows, and refuses the rest.

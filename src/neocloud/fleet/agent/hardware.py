@@ -1,4 +1,3 @@
-# pyright: strict
 """The parts of one host with serial numbers and firmware, and what differs between two lists of them.
 
 A part is known by its serial number, so one that moved to another host or slot is still the same. The reader

@@ -1,4 +1,3 @@
-# pyright: strict
 """Earlier readings: counters, and the times since when conditions hold. Times are seconds since the boot.
 
 Everything is of one boot: counters begin again with the next. Bounded, whatever the probes say.

@@ -1,4 +1,3 @@
-# pyright: strict
 """All checks of one host: runs the probes that are due, and knows what each check said last."""
 
 import time

@@ -1,4 +1,3 @@
-# pyright: strict
 """The files that probes read: those of this host, or of a tree in their shape that was captured or made up.
 
 Each read is bounded. Answers that the kernel gives by a call and not by a file are in `@calls` of such a

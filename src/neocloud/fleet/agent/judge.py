@@ -1,4 +1,3 @@
-# pyright: strict
 """From what probes read to verdicts: each number is compared with the limit of the fault policy.
 
 One verdict for each check of the host, whose sample names the devices: a device that passes must not clear

@@ -1,4 +1,3 @@
-# pyright: strict
 """Faults of the kernel log since the boot, as answers. Their lines are kept over restarts."""
 
 from collections.abc import Sequence

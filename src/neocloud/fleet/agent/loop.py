@@ -1,4 +1,3 @@
-# pyright: strict
 """The agent that stays: checks in intervals, and writes what changed to the spool.
 
 Restarts lose and repeat nothing: a record has the marks of the checks that it reports and the place in the

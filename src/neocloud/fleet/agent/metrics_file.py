@@ -1,4 +1,3 @@
-# pyright: strict
 """Write the results of checks as a file in Prometheus's text format, for the textfile collector of a node
 exporter.
 

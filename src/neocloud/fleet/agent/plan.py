@@ -1,4 +1,3 @@
-# pyright: strict
 """The probes, with how often each runs and how long it may take."""
 
 from collections.abc import Callable, Sequence

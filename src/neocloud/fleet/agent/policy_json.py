@@ -1,4 +1,3 @@
-# pyright: strict
 """The fault policy as JSON, for hosts without a reader of YAML: what the agent needs of it.
 
 It is written into the agent's archive, from the policy of the release that builds it.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The result of a probe, and the form in which its process passes it on."""
 
 import dataclasses

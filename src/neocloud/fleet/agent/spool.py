@@ -1,4 +1,3 @@
-# pyright: strict
 """An append-only file of records, for the process that forwards them. Bounded, and on the disk before
 anything else.
 

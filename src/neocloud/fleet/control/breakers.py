@@ -1,4 +1,3 @@
-# pyright: strict
 """Breakers: what stops drains and repairs while something larger than one node may be wrong.
 
 They are a fold over the same events as the nodes. A breaker that trips stops what it guards for a cool-down;

@@ -1,4 +1,3 @@
-# pyright: strict
 """The node controller: from the state of the fleet and the time to decisions, with no effect of its own.
 
 A decision is the event to append. The executor appends it first and acts on it afterwards, so that deciding

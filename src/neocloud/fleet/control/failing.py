@@ -1,4 +1,3 @@
-# pyright: strict
 """The failing verdicts of a pool and whether they were right, as a fold over its events."""
 
 from collections.abc import Sequence

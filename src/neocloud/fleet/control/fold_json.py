@@ -1,4 +1,3 @@
-# pyright: strict
 """The state of a fold over events as JSON, and back: nodes, breakers, incidents and outages.
 
 The fold can always be made again from its events, so there is one form, for the code that wrote it. Values

@@ -1,4 +1,3 @@
-# pyright: strict
 """Judge verdicts by independent tests. The table of tests is in judging.json.
 
 A failing verdict is judged by what another check measured on the same start of the node, never by its own

@@ -1,4 +1,3 @@
-# pyright: strict
 """Choose the next repair: the rungs from the one that the evidence asks for, each with a budget."""
 
 from collections.abc import Iterable

@@ -1,4 +1,3 @@
-# pyright: strict
 """The share of failing verdicts of a check that were right: its judgements, and what they show."""
 
 import math

@@ -1,4 +1,3 @@
-# pyright: strict
 """Descriptions of a node beside its health: its parts, its labels and its place, after an event. Pure."""
 
 from neocloud.fleet.nodes import events as e

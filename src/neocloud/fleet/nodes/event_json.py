@@ -1,4 +1,3 @@
-# pyright: strict
 """Events of nodes as JSON objects, and back.
 
 Reading is strict: a document that is no event exactly as this release writes it is refused, since a state

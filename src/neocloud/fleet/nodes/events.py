@@ -1,4 +1,3 @@
-# pyright: strict
 """Events of nodes: typed and only appended; the state of a node is a fold over them.
 
 Times are seconds since an epoch that all events of a fleet share. No event carries its place in the log:

@@ -1,4 +1,3 @@
-# pyright: strict
 """The use of a GPU, as a node's agent reads it, and the peak that a model's data sheet gives.
 
 Series have the names and units of NVIDIA's dcgm-exporter, so public dashboards show both. A measure that a

@@ -1,4 +1,3 @@
-# pyright: strict
 """The drains of nodes by the controller, as a fold over the same events: what was known, what was decided,
 which node took over, what was tried, and when."""
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Lemons: nodes that fail again and again, although each repair is followed by a passed verification.
 
 The failure rates of the nodes are taken as Gamma distributed, with mean and spread estimated from the fleet

@@ -1,4 +1,3 @@
-# pyright: strict
 """The state of a node as a pure fold over its events.
 
 `advance` never raises for an event that comes late, twice or out of turn: it returns the state unchanged.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The state of a node, which the events of its log add up to."""
 
 import math

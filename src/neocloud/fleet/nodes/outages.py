@@ -1,4 +1,3 @@
-# pyright: strict
 """When nodes do not serve because of the platform, as a fold over the events of nodes: what a tenant is not
 charged for, and why.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The history of each part by its serial number: its locations and failures, as a fold over the events of a
 fleet.
 

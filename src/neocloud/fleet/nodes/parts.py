@@ -1,4 +1,3 @@
-# pyright: strict
 """Parts of nodes: what a node says it has, and which of them a failing check names. Pure."""
 
 from collections.abc import Iterator, Sequence

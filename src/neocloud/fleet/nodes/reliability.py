@@ -1,4 +1,3 @@
-# pyright: strict
 """The reliability of nodes over a time: faults, how soon spares replaced nodes, and time out of service."""
 
 import math

@@ -1,4 +1,3 @@
-# pyright: strict
 """Repairs as a fold over the events of nodes: tickets, maintenance, nodes that leave.
 
 Each has the serial number of the hardware that it is about, by what was known when it happened.

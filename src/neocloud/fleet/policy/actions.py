@@ -1,3 +1,4 @@
+# pyright: standard
 """Actions on a node or one of its parts after a fault, and the tests that verify them."""
 
 from enum import StrEnum

@@ -1,4 +1,3 @@
-# pyright: strict
 """Records of the kernel log, and the faults in them; `kernel_log_line` reads them from lines. Pure.
 
 Lines are hostile: tenants choose names of processes, which the kernel and the NVIDIA driver print, and any

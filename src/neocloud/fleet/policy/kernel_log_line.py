@@ -1,4 +1,3 @@
-# pyright: strict
 """Forms of one line of the kernel log: of /dev/kmsg, dmesg, journalctl, syslog, and of what carries them.
 
 Prefixes of a message are removed piece by piece: marks of programs that carry lines (kubectl, docker,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads /dev/kmsg without waiting, and continues after a restart where it stopped.
 
 A cursor in a file says which record comes next, and of which boot. It is written after the caller has kept

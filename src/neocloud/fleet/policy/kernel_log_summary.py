@@ -1,4 +1,3 @@
-# pyright: strict
 """Faults of a kernel log with what is done about each: lines become faults, and limits are applied. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Limits of the node lifecycle: budgets, breakers and terms. Defaults name where they come from."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads changes of limits from YAML, and refuses what is wrong with file, line and reason.
 
     limits:

@@ -1,4 +1,3 @@
-# pyright: strict
 """The meaning of the registers in lines of NVLink errors: XID 74 of Hopper, XID 144 to 150 of Blackwell.
 Pure.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """A kernel log as a person pasted it: lines of any form, entries of a journal, and what was not understood.
 
 A line in which the word for a fault stands, but which is neither a fault nor a message of the kernel that is

@@ -1,4 +1,3 @@
-# pyright: strict
 """The fault policy: what each fault means and what is done about it, and who says otherwise. Pure.
 
 The rows are in policy.yaml, which `policy_file` reads. A code without a row is UNKNOWN: never healthy, never

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads policy.yaml, and refuses what is wrong in it with file, line and reason."""
 
 import re

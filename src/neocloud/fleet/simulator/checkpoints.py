@@ -1,4 +1,3 @@
-# pyright: strict
 """Checkpoint intervals: the closed forms, and what a recorded run would have been with another interval."""
 
 import math

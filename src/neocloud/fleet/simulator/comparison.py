@@ -1,4 +1,3 @@
-# pyright: strict
 """The effect of a change of policy or limits on a simulated fleet: pairs of runs with the same faults.
 
 Both runs of a pair have one seed, so the same faults come at the same times (`Faults._stream`), and the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The simulation: a queue of events in time, true faults of nodes, and an executor of decisions.
 
 It is driven by events, not stepped: the clock jumps from one to the next. The life of the nodes and of the

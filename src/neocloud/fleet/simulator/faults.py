@@ -1,4 +1,3 @@
-# pyright: strict
 """Simulated faults, with their time and place; and the answers of checks about them, right or wrong."""
 
 import random

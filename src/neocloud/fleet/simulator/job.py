@@ -1,4 +1,3 @@
-# pyright: strict
 """The one job of the simulation: when it ran, what stopped it, and for how long."""
 
 from collections import Counter

@@ -1,4 +1,3 @@
-# pyright: strict
 """Published failure rates, as data with their sources; what is assumed is marked so.
 
 Every count is of interruptions of one job: Llama 3 405B, 16,384 H100 GPUs, 54 days ("The Llama 3 Herd of

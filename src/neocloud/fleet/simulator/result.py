@@ -1,4 +1,3 @@
-# pyright: strict
 """The result of a simulation, with the closed forms beside it."""
 
 import math

@@ -1,4 +1,3 @@
-# pyright: strict
 """The simulated scenario: one job on all GPUs of a fleet, with spares, for a number of days."""
 
 import math

@@ -1,2 +1,1 @@
-# pyright: strict
 """The HTTP side of the gateway: connections, requests, errors."""

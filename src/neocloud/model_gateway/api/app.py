@@ -1,4 +1,3 @@
-# pyright: strict
 """The gateway as an ASGI application: routing by path, and errors in one format.
 
 Model requests go straight to the proxy. All other requests are rare and are served by Starlette.

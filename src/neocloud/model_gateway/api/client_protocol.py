@@ -1,4 +1,3 @@
-# pyright: strict
 """The gateway's side of `data_plane.http.protocol`: OpenAI errors, and callbacks for a client that leaves."""
 
 from typing import Any

@@ -1,4 +1,3 @@
-# pyright: strict
 """Errors in the format of OpenAI clients: {"error": {"message", "type", "param", "code"}}."""
 
 from collections.abc import Mapping

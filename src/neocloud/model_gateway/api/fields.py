@@ -1,4 +1,3 @@
-# pyright: strict
 """Check the JSON of callers: its depth and size, and which fields and media may reach the model server.
 
 All JSON of tenants is read by `parse_json`. It counts values in the bytes before anything is built from them:

@@ -1,4 +1,3 @@
-# pyright: strict
 """GET /v1/models, /health and /metrics."""
 
 from collections.abc import Callable, Mapping

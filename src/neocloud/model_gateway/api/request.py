@@ -1,4 +1,3 @@
-# pyright: strict
 """Parse a model request: the few fields that the gateway reads, and their checks.
 
 Other fields that `fields` allows pass to the model server unchanged. All work is bounded by the size of the

@@ -1,4 +1,3 @@
-# pyright: strict
 """Compilations of a model server for a caller: their bounds and their turns.
 
 A regular expression, a grammar, a JSON schema, a list of choices and the schemas of tools become automata

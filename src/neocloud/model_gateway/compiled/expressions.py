@@ -1,4 +1,3 @@
-# pyright: strict
 """Estimate what a regular expression costs to compile, and refuse what costs too much.
 
 The estimate is a sum over the characters and classes of the expression: each counts as often as the

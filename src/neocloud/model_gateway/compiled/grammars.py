@@ -1,4 +1,3 @@
-# pyright: strict
 """Estimate what a grammar (EBNF or Lark) costs to compile, and refuse one that cannot compile."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Find a rule of a grammar that may stand for nothing but itself.
 
 Such a rule is of no use, and xgrammar 0.2.8 follows it without end where a repetition leads back, until the

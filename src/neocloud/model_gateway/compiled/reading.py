@@ -1,4 +1,3 @@
-# pyright: strict
 """Find all that the model server compiles for a request, live or of a batch, and refuse what is too much."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Bound what a JSON schema makes the model server compile, and refuse one that only refers to itself.
 
 All is walked that is not data (`enum`, `const`, `default`, `examples`), whatever lies around it, so that the

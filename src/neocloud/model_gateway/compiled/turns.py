@@ -1,4 +1,3 @@
-# pyright: strict
 """Turns for compilations: few at a time for a deployment, one for a caller.
 
 A request waits for a turn where its deployment has not answered one with the same schemas yet. The turn ends

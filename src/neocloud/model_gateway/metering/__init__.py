@@ -1,2 +1,1 @@
-# pyright: strict
 """Metering: rate limits, budgets, and the ledger of tokens. See README.md."""

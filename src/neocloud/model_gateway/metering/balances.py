@@ -1,4 +1,3 @@
-# pyright: strict
 """Prices of tokens, and monthly budgets (UTC) of projects: reserved before a request, settled afterwards.
 
 Amounts are integers internally and Decimal outside, so nothing is ever rounded: a price has at most eight

@@ -1,4 +1,3 @@
-# pyright: strict
 """The ledger of tokens: one row for each request, written by this process alone.
 
 A row is inserted when a request starts (a reservation) and completed when it ends. A thread writes all rows

@@ -1,4 +1,3 @@
-# pyright: strict
 """The tables of the ledger: the SQL that writes them, and their reader for other processes.
 
 `requests` has a row for each request from its start on; old rows become sums in `hours`. Prices are those at

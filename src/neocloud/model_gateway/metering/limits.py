@@ -1,4 +1,3 @@
-# pyright: strict
 """Limits: tokens and requests per minute by tenant and model, and requests in progress by subject.
 
 Rates are token buckets: the most that a request may use is reserved at its start and corrected at its end.

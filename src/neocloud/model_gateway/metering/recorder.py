@@ -1,4 +1,3 @@
-# pyright: strict
 """Record the usage of requests: rate limits, budgets and the ledger together, on the terms of their routes.
 
 `open` and `close` are called for every request and cost microseconds; only a project with a budget waits for

@@ -1,4 +1,3 @@
-# pyright: strict
 """Token usage of requests, read from the responses of model servers.
 
 Streams pass as complete events. Only an event with the key `"usage"` is parsed; this key cannot be part of a

@@ -1,4 +1,3 @@
-# pyright: strict
 """Files, batches and fine-tuning jobs of the OpenAI API.
 
 Owns `<home>/gateway/files.db`, `files/` and `batches/`. Batches are sent through the proxy, fine-tuning jobs

@@ -1,4 +1,3 @@
-# pyright: strict
 """Process the lines of one batch: send each until it is answered, and write its result.
 
 While a model may have no replica, only one line is sent: the first one, and again after each 503. Results are

@@ -1,4 +1,3 @@
-# pyright: strict
 """Run unfinished batches beside live traffic. State is in rows and folders, so a restart resumes them.
 
 The folder `<home>/gateway/batches/<id>/` of a batch holds its input, as it was uploaded, and the results. It

@@ -1,4 +1,3 @@
-# pyright: strict
 """Batches as rows of files.db."""
 
 import errno

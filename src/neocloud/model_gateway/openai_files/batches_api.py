@@ -1,4 +1,3 @@
-# pyright: strict
 """/v1/batches: create, list, get, cancel."""
 
 import asyncio

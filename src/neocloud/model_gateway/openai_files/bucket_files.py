@@ -1,4 +1,4 @@
-# pyright: strict, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 """Files of projects that have a file bucket: each is the object `openai-files/<id>` of it.
 
 Each request is signed with a key for this one object and one use, which the control plane issues. Anyone who

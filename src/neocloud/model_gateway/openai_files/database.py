@@ -1,4 +1,3 @@
-# pyright: strict
 """files.db: the rows of files and batches."""
 
 import sqlite3

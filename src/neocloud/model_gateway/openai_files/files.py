@@ -1,4 +1,3 @@
-# pyright: strict
 """Files of projects: bytes in `<home>/gateway/files/<project>/<id>` or in a bucket, rows in files.db.
 
 Used by the gateway, and by the control plane for training data and results. A file exists completely or not

@@ -1,4 +1,3 @@
-# pyright: strict
 """/v1/files: upload, list, get, read, delete. Uploads are written to disk as they arrive, never held in
 memory; those of a project with a file bucket are forwarded to the bucket."""
 

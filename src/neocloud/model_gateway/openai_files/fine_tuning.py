@@ -1,4 +1,3 @@
-# pyright: strict
 """/v1/fine_tuning/jobs: OpenAI's form of neocloud.tuning.v1.FineTuningJobService, called with the token of
 the caller.
 

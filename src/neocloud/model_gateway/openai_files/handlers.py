@@ -1,4 +1,3 @@
-# pyright: strict
 """Turn handlers into routes with authentication and OpenAI errors; read pages and bodies of requests."""
 
 import logging

@@ -1,4 +1,3 @@
-# pyright: strict
 """Limits of what projects store in the gateway's own folder. Bytes in buckets count there, and not here."""
 
 import shutil

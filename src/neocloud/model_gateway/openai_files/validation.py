@@ -1,4 +1,3 @@
-# pyright: strict
 """Validate batch and training files: batches here, large ones in a process of their own; data to train on
 with the reader of the jobs.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Routes of the page: its files, sign-in by one-time code or API key, sign-out, and requests to models.
 
 The files are read once. Other paths do not exist, and nothing is loaded from elsewhere.

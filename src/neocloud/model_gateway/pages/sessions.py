@@ -1,4 +1,3 @@
-# pyright: strict
 """Sessions of the page, one-time codes, and the checks before each request. A restart ends all sessions.
 
 A session holds the token of the caller, which is never sent to the page. Each request is authenticated by it,

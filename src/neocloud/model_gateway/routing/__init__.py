@@ -1,2 +1,1 @@
-# pyright: strict
 """From a model request to a replica and back."""

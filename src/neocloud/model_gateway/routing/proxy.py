@@ -1,4 +1,3 @@
-# pyright: strict
 """Serve one model request: check it, record it, send it to a replica and pass the response on.
 
 Each record is closed exactly once, whatever happens. A request is sent again to another replica only while

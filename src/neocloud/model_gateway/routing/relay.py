@@ -1,4 +1,3 @@
-# pyright: strict
 """One model request in progress: its state, and its response on the way from the replica to the client.
 
 Bytes pass unchanged, except for the model name where the model server uses another one, and the usage event.

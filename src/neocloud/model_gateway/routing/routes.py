@@ -1,4 +1,3 @@
-# pyright: strict
 """Routes of requests: the route table, its updates from the control plane, and the choice of a replica.
 
 The least loaded replica is chosen, or one slightly busier that has the prompt's start in its cache. A replica

@@ -1,4 +1,3 @@
-# pyright: strict
 """Count requests: by deployment for the control plane, which scales replicas by it, and for Prometheus.
 
 Labels of metrics are names of existing models, never input of a caller.

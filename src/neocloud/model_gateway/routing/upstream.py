@@ -1,4 +1,3 @@
-# pyright: strict
 """Connections to model servers: one request at a time on each, kept for the next one.
 
 A small HTTP/1.1 client: general ones cost more than the rest of the gateway together (rfd 0014). It passes

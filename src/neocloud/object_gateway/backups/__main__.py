@@ -1,4 +1,3 @@
-# pyright: strict
 """Back up or restore a store: `python -m neocloud.object_gateway.backups VERB --home HOME --folder FOLDER`.
 
 Writes lines of JSON: {"progress": TEXT} as it proceeds, and at the end {"done": FIELDS} or {"error": TEXT,

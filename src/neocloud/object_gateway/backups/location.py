@@ -1,4 +1,3 @@
-# pyright: strict
 """The folder that has the backup of an object store, and how blobs get into it and out of it.
 
     <folder>/neocloud-objects.json              of which store the backup is

@@ -1,4 +1,3 @@
-# pyright: strict
 """Metadata in PostgreSQL: dumped as of one moment with pg_dump, while the gateway writes, and restored with
 pg_restore, whole or not at all.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Restore the backup of an object store into a state folder, and a database, without objects."""
 
 import sqlite3

@@ -1,4 +1,3 @@
-# pyright: strict
 """The metadata of a backup at one moment: a copy of the file of SQLite, or a dump of PostgreSQL."""
 
 import hashlib

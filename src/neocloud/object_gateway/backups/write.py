@@ -1,4 +1,3 @@
-# pyright: strict
 """Back up an object store into a folder, beside its gateway."""
 
 import hashlib

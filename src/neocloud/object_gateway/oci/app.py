@@ -1,4 +1,3 @@
-# pyright: strict
 """The ASGI application of the registry: who, may, do, answer and count, in this order."""
 
 import logging

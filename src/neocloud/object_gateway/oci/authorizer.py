@@ -1,4 +1,3 @@
-# pyright: strict
 """Authentication and authorization of requests to the registry. Nothing is open to everybody.
 
 Clients sign in at the token endpoint, with a token of the cloud (user `iam`) or an access key and its secret,

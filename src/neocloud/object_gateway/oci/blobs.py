@@ -1,4 +1,3 @@
-# pyright: strict
 """HEAD, GET and DELETE of blobs."""
 
 from neocloud.object_gateway.oci.authorizer import mirrored

@@ -1,4 +1,3 @@
-# pyright: strict
 """Requests to the registry, and the context of their handlers."""
 
 import re

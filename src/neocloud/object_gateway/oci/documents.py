@@ -1,4 +1,3 @@
-# pyright: strict
 """Manifests and indexes as clients write them: hostile JSON of at most 4 MiB."""
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Errors as clients of registries read them: a status, and a code of the OCI specification in JSON."""
 
 from typing import Any

@@ -1,4 +1,3 @@
-# pyright: strict
 """Lists: the tags of a repository, and the manifests that are about another one."""
 
 from typing import Any

@@ -1,4 +1,3 @@
-# pyright: strict
 """HEAD, GET, PUT and DELETE of manifests, by digest and by tag."""
 
 from neocloud.core import digests

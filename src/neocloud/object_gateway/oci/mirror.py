@@ -1,4 +1,3 @@
-# pyright: strict
 """Mirrors of registries elsewhere: repositories whose names begin with a name that the operator has chosen.
 
 A missing blob or manifest that a client requests is fetched, compared with its digest, and stored like a

@@ -1,4 +1,3 @@
-# pyright: strict
 """The paths of the protocol. The first part of a name is a registry, the rest a repository in it."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Tokens that the registry gives its clients for some minutes: whose they are, and what they were asked for.
 
 They are signed, not encrypted, and say nothing that the client did not say. The rights of a token are decided

@@ -1,4 +1,3 @@
-# pyright: strict
 """Blobs on their way in: in one request, in chunks, or from another repository."""
 
 import re

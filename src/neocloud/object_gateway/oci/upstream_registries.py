@@ -1,4 +1,3 @@
-# pyright: strict
 """Registries elsewhere that the operator lets registries of the cloud mirror. Pure."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Registries elsewhere that the operator has named, as the gateway reads them for its mirrors.
 
 The operator's word opens the address of the registry itself. Where its answers lead, to tokens and to blobs,

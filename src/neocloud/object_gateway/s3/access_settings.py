@@ -1,4 +1,3 @@
-# pyright: strict
 """Public access block and object ownership of a bucket, as S3 clients set them.
 
 The storage API has neither, so they are kept with the objects, in the gateway (rfd 0077). Access control

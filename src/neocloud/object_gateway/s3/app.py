@@ -1,4 +1,3 @@
-# pyright: strict
 """The ASGI application: who, may, do, answer, count and audit, in this order."""
 
 import itertools

@@ -1,4 +1,3 @@
-# pyright: strict
 """Authentication and authorization of S3 requests. Everything that is not allowed is refused.
 
 Answers of the control plane are kept for a while, and dropped when it says that access has changed; see

@@ -1,4 +1,3 @@
-# pyright: strict
 """The body of a request: decoded as it comes, bounded, checked against what is declared."""
 
 import asyncio

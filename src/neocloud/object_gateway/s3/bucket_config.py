@@ -1,4 +1,3 @@
-# pyright: strict
 """Versioning, CORS, lifecycle and tags of buckets: read as applied, changed through the control plane."""
 
 from collections.abc import Callable

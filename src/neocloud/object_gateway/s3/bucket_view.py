@@ -1,4 +1,3 @@
-# pyright: strict
 """The properties of a bucket that S3 needs beside those of the object store: policy, CORS, labels, audit."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets: make, remove, and answer what is fixed. Changes go through the control plane, as its caller."""
 
 from neocloud.core.untrusted import xml_elements

@@ -1,4 +1,3 @@
-# pyright: strict
 """Decodes bodies of the content encoding "aws-chunked", signed or not, as they come.
 
 Written from AWS's published description of "Signature Calculations for the Authorization Header: Transferring

@@ -1,4 +1,3 @@
-# pyright: strict
 """The context of an operation, and its response."""
 
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,3 @@
-# pyright: strict
 """S3's errors, with the codes and statuses of its published list; what fails elsewhere, as S3 has it."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """PostObject: an object as a form of a web page sends it, by the policy that came with the page."""
 
 import hmac

@@ -1,4 +1,3 @@
-# pyright: strict
 """The table of the functions that serve the operations."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Headers of requests as the object store takes them: attributes, conditions, ranges, checksums, keys."""
 
 import base64

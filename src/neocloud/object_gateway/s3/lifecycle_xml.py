@@ -1,4 +1,3 @@
-# pyright: strict
 """Lifecycle configurations: S3's XML and the messages of the storage API."""
 
 from collections.abc import Collection, Iterable, Sequence

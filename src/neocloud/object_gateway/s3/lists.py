@@ -1,4 +1,3 @@
-# pyright: strict
 """ListObjects, ListObjectsV2, ListObjectVersions and ListBuckets."""
 
 import base64

@@ -1,4 +1,3 @@
-# pyright: strict
 """Multipart uploads: create, parts, complete, abort, and what is listed of them."""
 
 from contextlib import suppress

@@ -1,4 +1,3 @@
-# pyright: strict
 """Object lock of a bucket: whether its versions may be protected, and how new ones are by default.
 
 The published storage API has no such field, so it is kept with the objects, in the gateway (rfd 0027).

@@ -1,4 +1,3 @@
-# pyright: strict
 """Tags, retention, legal hold and access control list of an object."""
 
 from collections.abc import Mapping

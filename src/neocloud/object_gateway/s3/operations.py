@@ -1,4 +1,3 @@
-# pyright: strict
 """The operations of S3: how a request names one, the right it needs, and how it is counted."""
 
 from dataclasses import dataclass

@@ -1,4 +1,3 @@
-# pyright: strict
 """The signed policy of a POST form: what its fields and the size of its file may be. Pure.
 
 Written from AWS's published description, "Creating a POST policy".

@@ -1,4 +1,3 @@
-# pyright: strict
 """S3's side of `data_plane.http.protocol`: errors in XML."""
 
 from neocloud.data_plane.http.connections import Answer, ClientConnections, ConnectionLimits, Refusal

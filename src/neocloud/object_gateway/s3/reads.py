@@ -1,4 +1,3 @@
-# pyright: strict
 """GetObject, HeadObject and GetObjectAttributes."""
 
 from dataclasses import replace

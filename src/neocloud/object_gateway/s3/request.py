@@ -1,4 +1,3 @@
-# pyright: strict
 """An S3 request as it came: bucket, key, query and headers, decoded and bounded."""
 
 import base64

@@ -1,4 +1,3 @@
-# pyright: strict
 """Responses: the headers about a version of an object, and how a response is sent."""
 
 from collections.abc import Callable

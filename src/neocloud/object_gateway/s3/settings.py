@@ -1,4 +1,3 @@
-# pyright: strict
 """The settings of the S3 front."""
 
 from dataclasses import dataclass

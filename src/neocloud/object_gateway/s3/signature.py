@@ -1,4 +1,3 @@
-# pyright: strict
 """Signatures of AWS, version 4, in the header and in the query of presigned URLs. Pure.
 
 Written from AWS's published description, "Authenticating Requests (AWS Signature Version 4)".

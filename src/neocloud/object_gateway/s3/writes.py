@@ -1,4 +1,3 @@
-# pyright: strict
 """PutObject, CopyObject, DeleteObject and DeleteObjects."""
 
 import asyncio

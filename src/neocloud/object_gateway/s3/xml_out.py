@@ -1,4 +1,3 @@
-# pyright: strict
 """Writes the XML of responses."""
 
 import re

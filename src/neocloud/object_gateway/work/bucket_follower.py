@@ -1,4 +1,3 @@
-# pyright: strict
 """Follows the buckets of the control plane: applies them to the store, and reports them as they are."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets as the control plane sends them, and reports of them as it takes them. Pure."""
 
 from collections.abc import Iterator, Sequence

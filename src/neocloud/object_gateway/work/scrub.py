@@ -1,4 +1,3 @@
-# pyright: strict
 """Verifies the whole store once a night, slowly enough to leave the disk to others.
 
 The result of the last scrub is kept in the store. A scrub that a stop of the gateway ends starts again; what

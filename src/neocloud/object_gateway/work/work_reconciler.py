@@ -1,4 +1,3 @@
-# pyright: strict
 """Follows a list of work of the control plane, such as transfers: starts, ends, forgets and reports it."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Background work of the object store: lifecycle rules, orphans, settled hours, and the removal of old
 records.
 

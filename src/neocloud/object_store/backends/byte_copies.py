@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies between any two buckets: the bytes are read from one and written to the other. Used where a file is
 the source or the copy; between blobs, copies are by reference (blobs/copies.py)."""
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of backends that keep the objects of buckets: as blobs (`blobs`), or as files of a shared
 filesystem (`files`).
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of drivers that keep blobs. `neocloud.testing.blob_conformance` holds the tests that each
 driver passes.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Blobs as files: `<folder>/ab/<name>`, for which the folder belongs to this process alone.
 
 A file is written under its own name, so that what a crash leaves is found by `list` and swept as an orphan.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The recorded location of a store's blobs, in its metadata. Read without the drivers, which take long to
 import."""
 

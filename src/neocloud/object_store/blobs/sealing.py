@@ -1,4 +1,3 @@
-# pyright: strict
 """Encryption at rest: each body has a data key of its own, which is stored sealed by the key of the store or
 by a key that the client brings with each request.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Dependencies of reading and writing bodies: metadata, blobs, keys, threads, room, and the blobs in use."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """A body on its way in or out, wherever it is kept."""
 
 from collections.abc import AsyncIterator

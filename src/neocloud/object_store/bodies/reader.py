@@ -1,4 +1,3 @@
-# pyright: strict
 """Bytes of a version on their way out: read and verified a MiB at a time, one ahead of the caller."""
 
 import asyncio

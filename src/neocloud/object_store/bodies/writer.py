@@ -1,4 +1,3 @@
-# pyright: strict
 """A body that is being received: hashed, encrypted and written as it comes, then made an object or a part.
 
 Up to 16 KiB lie in the database. Other bodies become a blob, which is on the disk before the transaction

@@ -1,4 +1,3 @@
-# pyright: strict
 """Blobs of a registry on their way in: begun, received in chunks of any size, and finished under a digest.
 
 An upload is a multipart upload whose key is the repository, so it can be found from that repository alone,

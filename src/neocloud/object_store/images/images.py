@@ -1,4 +1,3 @@
-# pyright: strict
 """Images of a registry: blobs that are there, manifests and tags. How blobs come in is in `blob_uploads`.
 
 A registry is a bucket. Repositories come to be with what is pushed to them.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets as rows: what the control plane wants of a bucket, in JSON."""
 
 from dataclasses import fields, replace

@@ -1,4 +1,3 @@
-# pyright: strict
 """A connection to the metadata, as the statements of this package see it. `sqlite3.Connection` is one.
 
 Statements are those that SQLite and PostgreSQL both understand, with `?` for values. Statements that differ

@@ -1,4 +1,3 @@
-# pyright: strict
 """Contents: the bytes of versions and parts, which copies share.
 
 A content is a blob, or lies in the database when it is small, or is composed of pieces of such contents.

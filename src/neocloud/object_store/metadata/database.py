@@ -1,4 +1,3 @@
-# pyright: strict
 """The metadata: one writer thread, which commits all waiting work together, and one reader.
 
 Reads run in the thread of the event loop, on a connection of its own, and see what was committed; most take

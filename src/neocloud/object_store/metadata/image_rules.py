@@ -1,4 +1,3 @@
-# pyright: strict
 """Images of a registry that its rules remove: which are due, and their removal with what belongs to them.
 
 In use is what has a tag, what an index names, and what a manifest with a tag of its own is about. A manifest

@@ -1,4 +1,3 @@
-# pyright: strict
 """Pages of objects, versions and uploads: by prefix, with common prefixes up to a delimiter.
 
 A page costs about as much as it returns: what lies under a common prefix, or behind many versions of a key,

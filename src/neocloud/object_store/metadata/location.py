@@ -1,4 +1,3 @@
-# pyright: strict
 """The location of a store's metadata: a file in its folder, or PostgreSQL. They are not moved.
 
 The address of a database may have a password. It is in a file of the operator's, whose path is noted in the

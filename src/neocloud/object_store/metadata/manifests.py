@@ -1,4 +1,3 @@
-# pyright: strict
 """Manifests and tags of a repository, within a transaction."""
 
 import hashlib

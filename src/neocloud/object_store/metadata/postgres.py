@@ -1,4 +1,3 @@
-# pyright: strict
 """The metadata in a database of PostgreSQL.
 
 All writers take turns: each group of writes holds one lock of the database until its commit, so a transaction

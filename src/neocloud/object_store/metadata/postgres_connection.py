@@ -1,4 +1,3 @@
-# pyright: strict
 """Connections to PostgreSQL: opened again after they were lost, bounded in time, and with errors in words.
 
 Clients get no names of machines, databases or users: these are in the log, and in what is raised while a

@@ -1,4 +1,3 @@
-# pyright: strict
 """Repositories of a registry and their blobs, within a transaction.
 
 A blob is an object of the registry's bucket, whose key is its digest. Repositories that have it share it.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The tables. Each migration leads from the version of its index to the next.
 
 Keys are BLOBs in UTF-8, so they are ordered by bytes. Times are milliseconds since 1970. `bucket` is the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The metadata in a file of SQLite, which one process writes."""
 
 import sqlite3

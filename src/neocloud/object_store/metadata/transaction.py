@@ -1,4 +1,3 @@
-# pyright: strict
 """One piece of work within a write transaction: its time, its buckets, and its changes of what buckets hold.
 
 The contents of buckets are counted for quotas and the bill: counters, byte-milliseconds by hour, requests.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Multipart uploads within a transaction. Parts become an object without a byte being moved."""
 
 import secrets

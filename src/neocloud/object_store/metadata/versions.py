@@ -1,4 +1,3 @@
-# pyright: strict
 """Versions of objects: their rows; put and delete within a transaction, by the rules of S3's versioning."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Create: a new resource of any kind, under a parent that may hold it."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Serve a service's own method: check request and permission, call the handler, commit the change.
 
 An alias is served here too: the method behind it gets the translated request.

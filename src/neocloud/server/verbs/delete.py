@@ -1,4 +1,3 @@
-# pyright: strict
 """Delete: immediately where nothing runs, otherwise when the reconciler has removed everything.
 
 Until the row is gone, another Delete returns the operation in progress. Where there is none, because the

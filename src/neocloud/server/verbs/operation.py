@@ -1,4 +1,3 @@
-# pyright: strict
 """Serve the operations of every service: OperationService in both its versions, and the lists by parent.
 
 The caller who started an operation may always follow it. Anyone else needs the right to get its resource, or,

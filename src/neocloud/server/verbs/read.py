@@ -1,4 +1,3 @@
-# pyright: strict
 """Get, GetByName and List of any kind."""
 
 from typing import Any

@@ -1,4 +1,3 @@
-# pyright: strict
 """Try a request to create a resource of any kind: all that Create checks, in a transaction that is undone."""
 
 from collections.abc import Mapping

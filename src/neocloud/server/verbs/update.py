@@ -1,4 +1,3 @@
-# pyright: strict
 """Update: merge the request into the resource, check the result, write it.
 
 While a resource is still being created nothing else can be asked of it; an update on top of an unfinished

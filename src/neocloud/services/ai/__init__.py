@@ -1,4 +1,3 @@
-# pyright: strict
 """AI workloads: endpoints and jobs, which run container images on a project's subnet.
 
 A workload is charged for the parts of its shape, and its disk, for whole seconds of RUNNING.

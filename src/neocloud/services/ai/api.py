@@ -1,4 +1,3 @@
-# pyright: strict
 """Custom verbs of endpoints and jobs (start, stop, restart, cancel), and the view that hides secrets.
 
 A verb stores its request in the runtime state and changes the state in the same transaction, so that the next

@@ -1,4 +1,3 @@
-# pyright: strict
 """Output of the program of an endpoint or a job: read from the engine, and kept when its pod is removed.
 
 The last lines of one run are kept in a file of the state folder, which no container sees. A program

@@ -1,4 +1,3 @@
-# pyright: strict
 """Render a workload: its namespace, its files as a Secret, one pod on its subnet. Pure.
 
 A tenant's texts become list items; no shell interprets them.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of endpoints and jobs: shape, image, command, ports, paths, subnet, filesystems, capacity. Pure."""
 
 import shlex

@@ -1,4 +1,3 @@
-# pyright: strict
 """The resources of ai, endpoints and jobs: kind names, id prefixes, states, error reasons, runtime state.
 Pure.
 

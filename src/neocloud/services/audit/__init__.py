@@ -1,4 +1,3 @@
-# pyright: strict
 """Audit: a log of all changes and refusals, by subject."""
 
 from neocloud.core.service import Service

@@ -1,4 +1,3 @@
-# pyright: strict
 """The methods of audit: read the audit log of a tenant.
 
 The database narrows the search to the tenant, the time and the fields that are columns; the filter decides on

@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of the audit log for other services."""
 
 from collections.abc import AsyncIterator

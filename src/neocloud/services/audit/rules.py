@@ -1,4 +1,3 @@
-# pyright: strict
 """The filter language of events: parse text into a tree, and decide whether an event matches. Pure.
 
     service.name = 'iam' AND resource.hierarchy.id:'project-e00' AND regex(resource.metadata.name, '^test.*$')

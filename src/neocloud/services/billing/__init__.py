@@ -1,4 +1,3 @@
-# pyright: strict
 """Billing: usage, its cost, estimates, and pricing policies."""
 
 from neocloud.core.kind import Kind

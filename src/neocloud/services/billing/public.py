@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of billing for other services."""
 
 from datetime import datetime

@@ -1,4 +1,3 @@
-# pyright: strict
 """The resources of billing: the pricing policy, its states, and the SKUs of tokens; the prices of tokens
 for other services. Pure.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Compute: platforms, machines, their disks and images, and filesystems.
 
 Usage is in whole seconds, from the state history. A machine is charged from the moment it runs until its stop

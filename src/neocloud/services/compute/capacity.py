@@ -1,4 +1,3 @@
-# pyright: strict
 """Capacity of a machine: its total, the demand of nodes, the rest, and the number of nodes that still fit.
 Pure.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """The catalogue of platforms and presets, read once from catalogue.yaml. Pure."""
 
 import re

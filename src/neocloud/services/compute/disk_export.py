@@ -1,4 +1,3 @@
-# pyright: strict
 """The program of the pod that reads a disk for its export: the bytes of a plain qcow2 file, at any offset.
 Standard library only: it is mounted into a pod of the launcher's image, which may be one of an earlier
 release.

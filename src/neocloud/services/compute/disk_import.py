@@ -1,4 +1,3 @@
-# pyright: strict
 """The program of the pod that turns a tenant's file into the disk of an image. Standard library only: it is
 mounted into a pod of the launcher's image, which may be one of an earlier release.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The operations and bytes per second that a disk of each type and size may use. Pure.
 
 The maxima of the SSD types are those that Nebius publishes for one disk. It publishes none for NETWORK_HDD,

@@ -1,4 +1,3 @@
-# pyright: strict
 """The keys of disks, which are encrypted at rest with LUKS.
 
 A disk gets a random key before its volume exists. The key lies in the store beside the disk, sealed like all

@@ -1,4 +1,3 @@
-# pyright: strict
 """Hosts that are drained: nothing new is started on them, and running workloads continue.
 
 The fleet service decides which hosts are drained and writes it into the status of their pool. Services that

@@ -1,4 +1,3 @@
-# pyright: strict
 """Maintenance that an operator has announced: when what happens, and what happens to the instances.
 
 They are announced it, stopped at its time, and started after it.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Preemption: machines that give up their capacity for a request that is not preemptible.
 
 The rule: of all sets of preemptible machines whose capacity is enough, the smallest; among sets of the same

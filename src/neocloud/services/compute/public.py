@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface for other services: presets, the check that this machine has capacity for a node, and
 filesystems. Pure.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Renders machines, and the volumes of disks, snapshots, images and filesystems, as Kubernetes objects. Pure.
 
 A machine is a namespace, a Secret with its desired state, and the pod that runs QEMU. The Secret is not part

@@ -1,4 +1,3 @@
-# pyright: strict
 """The pod of a machine that runs: its spec stays as it was at the start, its attached disks change. Pure.
 
 The boot disk is a volume of the spec. The other disks are attached, so that they come and go while the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The kinds of compute with their id prefixes, states and error reasons, what their specs say, and the
 runtime state of an instance. Pure.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Emulator: injected faults, for tests of clients. Served only by an emulated cloud."""
 
 from neocloud.core.service import Service

@@ -1,4 +1,3 @@
-# pyright: strict
 """The injected faults, the operations that they delay, and the methods that inject, list and clear them.
 
 All of it is in memory, so a restart clears it. Faults reach resources by the interface `Incidents`.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation of a fault, the calls that it matches, and the error of a refusal. Pure."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Export rules: audit log and bills, written to buckets by the cloud itself."""
 
 from neocloud.core.kind import Kind

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile export rules: write an object for each period that has ended, one after another.
 
 Written periods are counted by the end of the last one in the status, so a rule continues where it was after

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of export rules, and their owners: accounts that may read what it exports, and create
 objects at its destination. Both rights are checked again with each object.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Export rules: kind, states, the periods of their schedules, and whom they act as. Pure."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Fleet: health of nodes; watches, drains, repairs, verifies and replaces the workers of Slurm clusters."""
 
 from collections.abc import Iterable

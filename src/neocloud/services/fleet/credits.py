@@ -1,4 +1,3 @@
-# pyright: strict
 """Compute credits of a cluster: the time of workers that do not serve because of the platform.
 
 Credits are computed from the events of nodes and the history of the cluster, and are never stored. For each

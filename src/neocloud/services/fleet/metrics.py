@@ -1,4 +1,3 @@
-# pyright: strict
 """Metrics of node health for `/metrics`: phases, drains, incidents, verdicts, certificates, spares.
 
 Computed from the folds that the reconcilers keep in memory, and from what agents last said of GPUs. A sample,

@@ -1,4 +1,3 @@
-# pyright: strict
 """The node agents of workers, and those of hosts, as a source of verdicts.
 
 Each agent keeps its records until this source has named them as kept, and it names them only after their

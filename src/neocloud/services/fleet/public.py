@@ -1,4 +1,3 @@
-# pyright: strict
 """Interfaces of the sources of verdicts on nodes, and of hosts."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """From the state of a node to the message that the API shows. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence

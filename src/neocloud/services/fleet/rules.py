@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of maintenance windows, and the work that they request at a time. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """The sources of verdicts that need nothing on the node: what the engine and Slurm say of a worker, and the
 figures that its cluster measures on it."""
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The resources of fleet: pools of nodes, their states and limits; whose a drain in Slurm is. Pure."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Identity and access: tenants, projects, accounts, groups, permits, tokens, people and their sessions."""
 
 from neocloud.core.kind import Kind

@@ -1,4 +1,3 @@
-# pyright: strict
 """The first tenant of a cloud: created once, and found at every later start.
 
 `bootstrap` creates a tenant with its groups, a default project, and a service account for the operator of the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The default resources of a new tenant: groups with their permits, a project, the operator's account.
 
 The operator's account is in the tenant itself and in no project, so a right in a project does not reach it.

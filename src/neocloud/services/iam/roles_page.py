@@ -1,4 +1,3 @@
-# pyright: strict
 """Write the reference page of all roles from their table.
 
     python -m neocloud.services.iam.roles_page docs/reference/roles.md

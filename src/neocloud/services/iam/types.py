@@ -1,4 +1,3 @@
-# pyright: strict
 """The kinds, id prefixes and states of this service, the default groups, the tenant of a resource, and the
 interfaces that other services may call, registered by type: `provided.get(TokenIssuer)`.
 

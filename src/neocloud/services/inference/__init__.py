@@ -1,4 +1,3 @@
-# pyright: strict
 """Inference: models, the deployments that serve them, and budgets for their tokens.
 
 The hardware of each replica of a deployment that is charged by the hour is charged for the whole seconds of

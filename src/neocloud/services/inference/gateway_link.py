@@ -1,4 +1,3 @@
-# pyright: strict
 """The exchange of gateway and control plane: traffic one way, changes of routes the other.
 
 Traffic is reported every second or so, and kept in memory only. After a restart of the control plane all of

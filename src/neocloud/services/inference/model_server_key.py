@@ -1,4 +1,3 @@
-# pyright: strict
 """Asks for the engine's key on every path. Runs inside the engine, as vLLM's `--middleware`.
 
 vLLM itself asks for its key below /v1 only: without this, whoever reaches the port could tokenize, render

@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of inference for other services: the folders that hold weights, and the cost of a project's
 tokens.
 

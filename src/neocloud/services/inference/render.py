@@ -1,4 +1,3 @@
-# pyright: strict
 """The workloads of inference: plain views in, Kubernetes objects out. Pure.
 
 A replica is a pod that runs the model server (vLLM) from the shared root, with its model mounted read-only.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The resources of inference: kind names, id prefixes, states, error reasons, and names derived from them.
 
 Pure.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Monitoring: the history of metrics, of one project for its people and of all for operators."""
 
 from neocloud.core.service import Service

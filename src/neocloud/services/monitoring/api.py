@@ -1,4 +1,3 @@
-# pyright: strict
 """Prometheus's HTTP API for queries, of one project for its people and of all for operators."""
 
 from neocloud.core import contract

@@ -1,4 +1,3 @@
-# pyright: strict
 """The client of VictoriaMetrics: sends a query on, limited to one project.
 
 The limit is a filter that the store adds to every selector of the query (`extra_filters[]`), whatever the

@@ -1,4 +1,3 @@
-# pyright: strict
 """The address of the metrics store, for the composition of a cloud; and the interface for other services."""
 
 from collections.abc import Mapping, Sequence

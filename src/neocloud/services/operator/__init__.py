@@ -1,4 +1,3 @@
-# pyright: strict
 """Operator: actions on resources of any tenant, and maintenance, for operators of the cloud."""
 
 from neocloud.core.kind import Kind

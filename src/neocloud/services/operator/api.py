@@ -1,4 +1,3 @@
-# pyright: strict
 """Forget: remove a resource whose deletion does not end from the control plane, and list what is left behind.
 
 The engine and Slurm are called for the list, so it is made outside of the transaction: once before it, and

@@ -1,4 +1,3 @@
-# pyright: strict
 """Carry out maintenance: announce it, stop the instances at its time, and start them when it is deleted.
 
 Slurm clusters drain and resume their workers by themselves; they are enqueued when the state changes.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of maintenance: only operators announce it, and once for each resource that it affects.
 Pure.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Quotas: limits and usage of tenants and projects."""
 
 from collections.abc import Iterable

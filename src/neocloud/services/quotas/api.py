@@ -1,4 +1,3 @@
-# pyright: strict
 """The methods of quotas: read limits and usage, set a limit, and reset it to the default.
 
 Each container has each quota, whether a limit was set for it or not. Only a limit that was set has a row:

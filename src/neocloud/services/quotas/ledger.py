@@ -1,4 +1,3 @@
-# pyright: strict
 """Counts the usage of every quota, in the transaction of the change that causes it, and enforces the limits.
 
 The ledger watches the store, so every way of creating a resource is counted: the API, a reconciler's child, a

@@ -1,4 +1,3 @@
-# pyright: strict
 """The quotas and their default limits, from quotas.yaml, and computations over them; the kind, its states,
 and the id of an allowance, which names its container and quota. Pure.
 

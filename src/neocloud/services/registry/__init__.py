@@ -1,4 +1,3 @@
-# pyright: strict
 """The container registry: registries and the images in them, which the object gateway keeps and serves."""
 
 from neocloud.core.service import Service

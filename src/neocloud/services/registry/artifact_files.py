@@ -1,4 +1,3 @@
-# pyright: strict
 """The files of an artifact: layers with a name each, as ORAS and ModelPack have them. The manifest is hostile
 JSON whose digest was compared. Pure.
 

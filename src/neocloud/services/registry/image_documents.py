@@ -1,4 +1,3 @@
-# pyright: strict
 """Read manifests and configurations of images for the machine that runs them. They are hostile
 JSON whose digests were compared. Pure."""
 

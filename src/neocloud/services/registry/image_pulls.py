@@ -1,4 +1,3 @@
-# pyright: strict
 """Images and other artifacts of registries that the control plane finds for resources of other services.
 
 It asks the object gateway as any client does, with a key that acts as the account that made the resource, and

@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of registries for other services, which run images and copy the files of artifacts, as
 the account that asked for it. Pure.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile registries: wait until the gateway has applied what is listed, and removed what is to go.
 
 The gateway follows the list of buckets, of which a registry is one, and reports what it has applied; nothing

@@ -1,4 +1,3 @@
-# pyright: strict
 """A client of one repository of a registry of this cloud, with the key of a resource.
 
 Its input is hostile: documents are bounded, digests are compared, and no redirect is followed.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of a registry."""
 
 from collections.abc import Iterable, Mapping

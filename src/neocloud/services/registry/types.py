@@ -1,4 +1,3 @@
-# pyright: strict
 """Registries of container images: the kind, states, permissions, what is stored beside a registry. Pure."""
 
 import json

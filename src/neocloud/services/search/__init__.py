@@ -1,4 +1,3 @@
-# pyright: strict
 """Search: resources of all kinds, by name, id and labels, as far as the caller may read them."""
 
 from neocloud.core.service import Service

@@ -1,4 +1,3 @@
-# pyright: strict
 """Find: the resources of all kinds that meet the conditions and that the caller may read.
 
 A request for one id, or for names in given parents, reads few rows. Any other one may read all rows that the

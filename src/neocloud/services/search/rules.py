@@ -1,4 +1,3 @@
-# pyright: strict
 """From permissions to the places that a search covers, and the conditions of a search. Pure.
 
 A kind without a Get method is never found. A tenant and a project are one kind of row, so a tenant is found

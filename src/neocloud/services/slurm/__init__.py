@@ -1,4 +1,3 @@
-# pyright: strict
 """Managed Slurm: clusters of pods with a shared root, and their batch jobs.
 
 A cluster is charged for its nodes by preset, from the moment it is ready until its deletion is requested.

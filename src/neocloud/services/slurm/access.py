@@ -1,4 +1,3 @@
-# pyright: strict
 """Access to a running cluster: its REST service, commands in its pods, and what its errors mean to the API.
 
 Nothing is cached between calls: pods may move, so their addresses are looked up each time.

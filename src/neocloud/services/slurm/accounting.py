@@ -1,4 +1,3 @@
-# pyright: strict
 """Resources that a job got and used: the runs of a job and their steps, in slurmdbd's record of it.
 
 Fields are those of slurmrestd v0.0.42, checked on Slurm 24.11: `requested` of a step is what it took in and

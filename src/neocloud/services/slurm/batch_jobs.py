@@ -1,4 +1,3 @@
-# pyright: strict
 """Batch jobs of clusters, for users and for other services: submit, list, cancel, run on the login node.
 
 slurmrestd takes a job's script but ignores its #SBATCH lines, so a submission runs the real `sbatch` on the

@@ -1,4 +1,3 @@
-# pyright: strict
 """Wake clusters and their pools when the controller of Slurm writes a line to its log.
 
 slurmctld logs each change of a node's state and each start and end of a job, and nothing while it is idle, so

@@ -1,4 +1,3 @@
-# pyright: strict
 """Read what a job printed, with the rights of the job's user.
 
 The path is the user's own choice, and others get the content. So the program that reads it becomes that user

@@ -1,4 +1,3 @@
-# pyright: strict
 """Metrics of Slurm for `/metrics`: nodes by state and jobs by state of each cluster.
 
 States of nodes are those that the reconciler read last. Jobs are slurmctld's own counts, asked for as long as

@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface for the fleet service: the workers of a cluster, and actions on them; and the contents of
 clusters.
 """

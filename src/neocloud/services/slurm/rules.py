@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of clusters: keys, names, presets, ports, mounts, and capacity of the machine. Pure."""
 
 from collections import Counter

@@ -1,4 +1,3 @@
-# pyright: strict
 """Nodes, jobs and reservations as Slurm's REST service answers them.
 
 Its types differ between versions, so each field is converted.

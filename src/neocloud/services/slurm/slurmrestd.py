@@ -1,4 +1,3 @@
-# pyright: strict
 """A client of Slurm's REST service.
 
 slurmrestd listens on the cluster's network only and trusts HS256 tokens signed with the cluster's JWT

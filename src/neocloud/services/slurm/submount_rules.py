@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of the folders that each worker of a cluster has for itself. Pure.
 
 A path is written by a tenant: it may hide nothing of the system, no home and no other mount. That it leads

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of a cluster's topology: a tree, or blocks, with each node in one place. Pure."""
 
 from collections.abc import Iterable

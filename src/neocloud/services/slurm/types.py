@@ -1,4 +1,3 @@
-# pyright: strict
 """The resources of slurm: kind names, id prefixes, states, error reasons, names of secrets; and the
 interfaces for other services: batch jobs on clusters, and files for them. Pure.
 """

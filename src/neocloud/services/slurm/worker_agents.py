@@ -1,4 +1,3 @@
-# pyright: strict
 """The node agents of workers: asked in the worker's pod, and put there.
 
 The agent and the interpreter that runs it are in the pod's own root, which tenants do not reach: unlike what

@@ -1,4 +1,3 @@
-# pyright: strict
 """The workers of clusters for the fleet service: read from the engine and Slurm, drained, resumed, restarted
 and measured."""
 

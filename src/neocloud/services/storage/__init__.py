@@ -1,4 +1,3 @@
-# pyright: strict
 """Object storage: buckets, transfers, inventories, and what the object gateway asks and tells."""
 
 from neocloud.core.service import Service

@@ -1,4 +1,3 @@
-# pyright: strict
 """The exchange of object gateway and control plane: reports one way, changes of buckets the other.
 
 Reports are kept in memory only. After a restart of the control plane nothing is known until the gateway has

@@ -1,4 +1,3 @@
-# pyright: strict
 """S3 clients that use the objects of a bucket for a resource of another service, and the rights they need.
 
 A client signs with a limited key: one bucket, one prefix, reading or writing, and no more than the account

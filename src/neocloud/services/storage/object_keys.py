@@ -1,4 +1,3 @@
-# pyright: strict
 """Keys for objects that another process of the cloud keeps for a resource, each for one object and use."""
 
 from datetime import timedelta

@@ -1,4 +1,3 @@
-# pyright: strict
 """Objects that the control plane reads from the object gateway for resources of other services."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Objects that the control plane writes into buckets for resources of other services."""
 
 import asyncio

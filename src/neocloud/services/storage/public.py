@@ -1,4 +1,3 @@
-# pyright: strict
 """The interface of the object gateway for other services: buckets of their own in it, its reports, objects
 that they read for their resources, and how a reconciler waits for it. Nothing is sent to the gateway: it
 follows the list of buckets.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The report of object storage for the operator: buckets that only the gateway has, its last scrub, and the
 engine that has the bodies.
 """

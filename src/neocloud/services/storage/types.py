@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets, transfers and inventories: kinds, states, permissions, and what is stored beside them. Pure."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Tuning: jobs that train a model on a file of conversations.
 
 A job is charged for the preset of its pod while it runs. Jobs on a Slurm cluster are not charged extra.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The kind of fine-tuning jobs, its methods, and the permission that each needs.
 
 Cancel, pause and resume change the desired state, and the state too where nothing has to end first. Events,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Render the workload of a job: a namespace with one pod, or a batch job of a Slurm cluster. Pure.
 
 Both run `tuning_job.py` of the recipes in the job's folder; code and base model are read-only. Text that

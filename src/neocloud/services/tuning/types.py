@@ -1,4 +1,3 @@
-# pyright: strict
 """Kind name, id prefix, states and error reasons of jobs, the names made from a job's id, its runtime
 state, and the interface to uploaded files. Pure.
 

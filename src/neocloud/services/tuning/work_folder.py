@@ -1,4 +1,3 @@
-# pyright: strict
 """The folder of one job: what the control plane puts there, and what the recipes leave.
 
 A WorkFolder reads files and decides nothing. The job's container writes in the same folder and may run a

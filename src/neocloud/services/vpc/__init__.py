@@ -1,4 +1,3 @@
-# pyright: strict
 """Networks: subnets, pools, addresses, routes, security groups."""
 
 from neocloud.core.kind import Kind

@@ -1,4 +1,3 @@
-# pyright: strict
 """Verbs beyond the standard six (lists, the default network) and computed status fields."""
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,3 @@
-# pyright: strict
 """Default resources of a project: a public pool, a network, a subnet. Clients look for a subnet whose name
 begins with "default-subnet" and create instances in it.
 """

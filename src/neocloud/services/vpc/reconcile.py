@@ -1,4 +1,3 @@
-# pyright: strict
 """Applies a network with its subnets, routes and security groups as one object of the engine.
 
 Every change inside a network enqueues it (`Rules.dependents`), and it is applied whole: one atomic change.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Renders a network as one VirtualNetwork with everything in it, in a namespace of its own."""
 
 from dataclasses import dataclass

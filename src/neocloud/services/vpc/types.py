@@ -1,4 +1,3 @@
-# pyright: strict
 """The kinds of vpc with their id prefixes, states and error reasons, what their statuses say, and what
 other services call to attach something to a subnet.
 

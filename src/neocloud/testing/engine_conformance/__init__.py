@@ -1,3 +1,4 @@
+# pyright: standard
 """Tests of the behaviour of every engine, to inherit from.
 
 Subclass `EngineConformance`, give it a module-scoped `bench` fixture, and pytest runs the whole suite against

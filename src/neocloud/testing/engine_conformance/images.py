@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of pulled images: they run as they say, have the names they are given, and can be removed."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of networks: namespaces, rules and addresses."""
 
 import pytest

@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of pods: applied, replaced, adopted, removed, refused."""
 
 from typing import Any

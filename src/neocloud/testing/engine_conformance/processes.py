@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of processes in pods: commands, logs, probes, ends and their events."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of volumes, configuration and secrets."""
 
 import base64

@@ -1,3 +1,4 @@
+# pyright: standard
 """Tests of the behaviour of every `Store`, to inherit from.
 
     class TestMyStore(StoreConformance):

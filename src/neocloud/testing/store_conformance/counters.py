@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of reservations, counters and marks: values that many callers change simultaneously."""
 
 import asyncio

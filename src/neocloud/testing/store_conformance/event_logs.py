@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of logs of events: numbered without gaps, in one order for all readers, never changed, and read
 as before once they are archived."""
 

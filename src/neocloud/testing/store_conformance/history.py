@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of the history: every change is kept, and old versions can be removed."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of the queue: one holder at a time, no lost notification, leases of dead workers end."""
 
 from datetime import timedelta

@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of operations, idempotency keys and audit events; and the sample rows of all tests of
 stores."""
 

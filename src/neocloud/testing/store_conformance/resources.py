@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of resources, of their secrets, and of transactions."""
 
 import asyncio

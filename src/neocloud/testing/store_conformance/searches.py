@@ -1,3 +1,4 @@
+# pyright: standard
 """Conformance of the search for resources of any kind."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet break-fix`: ask for a repair of a node, and see what became of it."""
 
 from enum import StrEnum

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet check` and `neo fleet agent`: the checks of this host. They need no cloud.
 
 The agent is a program of its own, since its probes are started by fork, which a process with gRPC must not

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet checks`: what active checks of idle nodes found, and which nodes they cover."""
 
 from collections.abc import Iterator

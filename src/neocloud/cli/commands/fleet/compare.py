@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet simulate --compare`: what a change of the fault policy or of limits does, before it is made."""
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet explain` and `neo fleet conflicts`: the fault policy in plain words. They need no cloud."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet explain log`: the faults in a kernel log, and what is done about each. It needs no cloud.
 
 It adds itself to the commands of `fleet_explain`, whose `app` is the whole group then.

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet`: health of nodes. Each command is a module of its own, loaded when it is used."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet incidents`: why nodes were drained, what was tried, and when it ended. `neo fleet reliability`:
 how often, and how soon spares took over."""
 

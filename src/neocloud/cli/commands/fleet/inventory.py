@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet inventory`: the parts of this host, and what changed since an earlier list. Needs no cloud."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet maintenance`: windows for work on nodes, which users see in Slurm before they begin."""
 
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet node`: health of nodes, and why one was drained."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Find the hosts and cluster nodes that commands name."""
 
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet node inventory` and `update`: what nodes are made of, their labels and their place."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet scorecard`: criteria of ClusterMAX with verdicts, and what each comes from."""
 
 import re

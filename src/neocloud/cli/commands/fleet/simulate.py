@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet simulate`: the node controller on a virtual clock, with faults of published rates."""
 
 from collections.abc import Iterator, Mapping

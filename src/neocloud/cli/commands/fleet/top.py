@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet top`: all watched nodes, their states and work, and Slurm's queues, on one screen."""
 
 import time

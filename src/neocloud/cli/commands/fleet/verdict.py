@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo fleet verdict`: failing verdicts of checks, and what people say of them."""
 
 from typing import TYPE_CHECKING, Annotated, Any

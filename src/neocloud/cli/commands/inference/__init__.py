@@ -1,2 +1,1 @@
-# pyright: strict
 """`neo model`, `neo deploy` and `neo deployment`: serving models."""

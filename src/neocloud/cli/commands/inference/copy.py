@@ -1,4 +1,3 @@
-# pyright: strict
 """Copy model weights into the state folder of a cloud on this machine."""
 
 import os

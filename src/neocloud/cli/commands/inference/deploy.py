@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo deploy`: serve a model and print how to call it."""
 
 import re

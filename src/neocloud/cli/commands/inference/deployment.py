@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo deployment`: list, show, logs, scale, wake, delete."""
 
 from shlex import quote

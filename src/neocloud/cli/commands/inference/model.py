@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo model`: add, list, show, push, delete."""
 
 import time

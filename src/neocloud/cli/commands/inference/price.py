@@ -1,4 +1,3 @@
-# pyright: strict
 """Token prices of deployments, and a warning where a budget cuts off those without a price."""
 
 import re

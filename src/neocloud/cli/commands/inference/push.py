@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo model push`: a model becomes an artifact in a registry of the cloud."""
 
 from contextlib import ExitStack

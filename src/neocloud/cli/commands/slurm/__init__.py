@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm`: clusters, their users, and the batch jobs in them."""
 
 from neocloud.cli.commands.slurm import cluster, job_diagnose, login_node, storage, user

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm cluster backup` and `restore`: a cluster's files and accounting in one file, and back."""
 
 import json

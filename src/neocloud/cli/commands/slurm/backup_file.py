@@ -1,4 +1,3 @@
-# pyright: strict
 """The file of a cluster's backup: a plain tar of four members, always in this order.
 
 manifest.json         the cluster's name and spec, and what it ran

@@ -1,4 +1,3 @@
-# pyright: strict
 """The backup of a cluster as objects of a folder in a bucket, with the rights of the signed-in account.
 
     manifest.json, accounting.zst, shared-root.tar.zst    as in the file of a backup

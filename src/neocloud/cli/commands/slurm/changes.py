@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
 from collections.abc import Sequence

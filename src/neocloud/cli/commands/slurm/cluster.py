@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm cluster`: show, check and delete clusters; `changes` creates and scales them."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# pyright: standard
 """Options of `neo slurm cluster create` that are fields of the cluster's spec."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm job`: batch jobs without ssh, read from Slurm itself."""
 
 import sys
@@ -109,7 +108,8 @@ def submit(
             f"Cluster {cluster} is emulated: no Slurm runs, so it takes no jobs",
             "For real clusters start a cloud with `neo up`",
         )
-    request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, **batch}
+    cluster_id: str = cloud.find(CLUSTERS, cluster).metadata.id
+    request = {"cluster_id": cluster_id, **batch}
     job_id = cloud.client.call(f"{JOBS}/Submit", request).job_id
     if output is Format.TABLE:
         (say if follow else echo)(f"Submitted job {job_id}")

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm job diagnose`: which ranks of a running job are slow, or keep the others waiting.
 
 It adds itself to the commands of `job`, whose `app` is the whole group then.

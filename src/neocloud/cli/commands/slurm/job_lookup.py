@@ -1,4 +1,3 @@
-# pyright: strict
 """Find the job that a command names: a number, a task of an array as Slurm writes it (2_0), or the newest
 one.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm job report`: what a job got, what it used of that, and what its interruptions cost.
 
 It adds itself to the commands of `job`, whose `app` is the whole group then.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Texts of `neo slurm job`: times, ends of jobs, and why they wait."""
 
 import time

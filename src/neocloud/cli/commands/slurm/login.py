@@ -1,4 +1,3 @@
-# pyright: strict
 """Sign in to a cluster with the user's own ssh, with its port and host key from the cloud.
 
 The host key arrives over an authenticated connection, so that ssh never asks whether to trust it.

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm login`: the login nodes of a cluster. One that is drained gets no new sessions."""
 
 from shlex import quote

@@ -1,4 +1,3 @@
-# pyright: strict
 """The shared root of a cluster as a stream, over ssh to a login node: out of it, and into it.
 
 The program there runs in a session of root of the cluster, with the rights of one, so neither a hostile tree

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm storage`: the keys for object storage that jobs and login shells of a cluster find."""
 
 from shlex import quote

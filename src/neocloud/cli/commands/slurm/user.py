@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo slurm user`: the Linux users of a cluster, and the keys they sign in with."""
 
 from pathlib import Path

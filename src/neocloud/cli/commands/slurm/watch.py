@@ -1,4 +1,3 @@
-# pyright: strict
 """Show the steps of a change of a Slurm cluster until it has ended."""
 
 from shlex import quote

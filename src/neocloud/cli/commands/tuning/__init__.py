@@ -1,2 +1,1 @@
-# pyright: strict
 """`neo tune` and `neo tuning job`: fine-tuning."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Upload of the user's conversations to the gateway: read and checked here first, with the reader that the
 jobs use, and converted to JSONL where needed."""
 

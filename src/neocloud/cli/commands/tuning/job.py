@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo tuning job get`, `events`, `logs`: progress of a fine-tuning job."""
 
 import json

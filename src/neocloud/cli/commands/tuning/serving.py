@@ -1,4 +1,3 @@
-# pyright: strict
 """Serve a fine-tuned model next to its base, for `neo tune --serve`."""
 
 import time

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo tune`: from a file of conversations to a fine-tuned model, in one command."""
 
 import sys

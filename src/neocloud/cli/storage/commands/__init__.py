@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage`: buckets, and the objects in them."""
 
 from typing import TYPE_CHECKING

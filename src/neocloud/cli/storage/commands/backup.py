@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage backup` and `neo storage restore`: the objects of this machine's cloud, in a folder."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage mount`, `unmount` and `mounts`."""
 
 from collections.abc import Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage ls`, `rm` and `presign`: what does not move bytes through this machine."""
 
 from datetime import timedelta

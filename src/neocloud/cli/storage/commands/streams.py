@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage cp` from standard input or to standard output."""
 
 import sys

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage cp`, `mv` and `sync`: copy between this machine and buckets, or between buckets."""
 
 from contextlib import ExitStack

@@ -1,4 +1,3 @@
-# pyright: strict
 """`neo storage verify`: read all objects of this machine's cloud, and report what is damaged."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Run by Alembic: applies migrations on the connection that `schema.upgrade` hands over."""
 
 from alembic import context

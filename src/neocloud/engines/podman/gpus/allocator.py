@@ -1,4 +1,3 @@
-# pyright: strict
 """Give the GPUs of this machine to pods: to containers by CDI, to virtual machines by VFIO.
 
 A pod says how many GPUs it needs and of which type, and the ledger says which are free. A virtual machine's

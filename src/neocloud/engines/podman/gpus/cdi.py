@@ -1,4 +1,3 @@
-# pyright: strict
 """The names by which Podman knows GPUs: devices of the Container Device Interface.
 
 `nvidia-ctk cdi generate` names them by number, by UUID, or both. Its numbers are those of the moment: they do

@@ -1,4 +1,3 @@
-# pyright: strict
 """Find the GPUs of this machine: NVML names them, sysfs says how they are attached.
 
 NVML is called in a process of its own, with a time limit; a machine without NVML has no GPUs. A GPU that is

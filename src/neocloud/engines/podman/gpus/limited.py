@@ -1,4 +1,3 @@
-# pyright: strict
 """Run a short program that may get stuck in a driver.
 
 A process that waits inside the kernel ends only when the kernel returns, whatever it is sent. So nothing here

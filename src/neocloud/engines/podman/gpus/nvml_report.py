@@ -1,4 +1,3 @@
-# pyright: strict
 """Print what NVML knows of the GPUs of this machine, as one JSON object on one line.
 
 A program of its own, since the server can neither end a call of a driver that hangs nor wait for it:

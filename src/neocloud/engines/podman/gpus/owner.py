@@ -1,4 +1,3 @@
-# pyright: strict
 """The record of the cloud that owns the GPUs of this host.
 
 Each cloud has a ledger of its own, so two of them would give one GPU twice. All GPUs of a host are those of

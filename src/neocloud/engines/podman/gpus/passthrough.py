@@ -1,4 +1,3 @@
-# pyright: strict
 """Give GPUs to VFIO for virtual machines, and return them to their drivers.
 
 A device is recorded before it is taken from its driver, so that it is returned also after a crash. The record

@@ -1,4 +1,3 @@
-# pyright: strict
 """PCI devices as sysfs shows them: drivers, IOMMU groups, and why a device cannot be passed to a guest.
 
 VFIO passes an IOMMU group as a whole: no other device of it may be used by the host. Bridges are not

@@ -1,1 +1,0 @@
-# pyright: strict

@@ -1,4 +1,3 @@
-# pyright: strict
 """Addresses of pods on the bridge of their namespace, and public addresses that this machine announces.
 
 A pod keeps its address while it exists and gets the same one when it is created again under its name, so that

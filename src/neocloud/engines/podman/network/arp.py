@@ -1,4 +1,3 @@
-# pyright: strict
 """ARP on one interface (RFC 5227): ask whether another machine has an address, announce addresses, listen.
 
 Blocking, except for the listener; needs root.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Give pods their names and addresses: hosts files, and attachments to virtual networks.
 
 Each namespace has one hosts file, and a second for its pods on a virtual network. The second names all pods

@@ -1,4 +1,3 @@
-# pyright: strict
 """Our nftables tables: deny by default between namespaces, between networks, and from pods to this machine.
 
 Podman's bridges reach each other and every service of the host; these tables define what may pass instead.

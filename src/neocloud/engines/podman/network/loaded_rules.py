@@ -1,4 +1,3 @@
-# pyright: strict
 """Load rules only when they are not in the kernel as they were loaded.
 
 The kernel counts the changes of the rule set of a network namespace, and has a number for it: its generation.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The folder in which Podman and `ip netns` keep network namespaces by name."""
 
 import os

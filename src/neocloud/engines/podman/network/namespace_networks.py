@@ -1,4 +1,3 @@
-# pyright: strict
 """One bridge network per namespace, and the firewall rules of all networks.
 
 The records `namespaces/<name>/network.json` are authoritative; Podman's network and the firewall tables are

@@ -1,4 +1,3 @@
-# pyright: strict
 """Remove what netavark, Podman's network program, leaves behind in the kernel's rules.
 
 Networks: netavark leaves one empty chain for each network that published ports, and never removes its tables.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Let pods reach platform services: programs of the cloud on this machine, such as the object gateway.
 
 A service has an address that nothing else has, on the loopback interface under a label of ours, while any pod

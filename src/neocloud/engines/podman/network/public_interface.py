@@ -1,4 +1,3 @@
-# pyright: strict
 """Public addresses on the network of one interface, where other machines find them by ARP.
 
 The kernel answers ARP requests for each of its addresses on every interface. Where the operator names an

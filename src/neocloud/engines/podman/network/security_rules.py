@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules for pods on virtual networks: which packets may pass, from which address to which. Rendering is pure.
 
 Text for our tables in `firewall.py`. A packet is checked twice. On *departure*, before any address is

@@ -1,4 +1,3 @@
-# pyright: strict
 """Virtual networks on this machine: a bridge for each address range of each subnet.
 
 Applied objects are authoritative: networks and pods are stored as manifests, bridge names in one record. This

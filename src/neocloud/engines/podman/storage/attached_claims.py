@@ -1,4 +1,3 @@
-# pyright: strict
 """Claims that come and go while their pod runs. Blocking.
 
 Each claim is mounted below a folder of the pod that containers mount with propagation: what is mounted there

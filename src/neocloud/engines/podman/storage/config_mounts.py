@@ -1,4 +1,3 @@
-# pyright: strict
 """ConfigMaps and Secrets as folders of files that pods mount.
 
 The content of an object is stored once. Each combination of keys and mode that pods request is a view: a

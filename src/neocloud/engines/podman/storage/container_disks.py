@@ -1,4 +1,3 @@
-# pyright: strict
 """Disks of containers: what one writes on its root is held to its limit `ephemeral-storage`. Blocking.
 
 A container with that limit whose image is a root file system gets a file system of the limit's size

@@ -1,4 +1,3 @@
-# pyright: strict
 """Mount and unmount on this machine, and remove folders without following mounts.
 
 Every function may be repeated. A folder is never deleted while something is mounted below it.

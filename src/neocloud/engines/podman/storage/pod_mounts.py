@@ -1,4 +1,3 @@
-# pyright: strict
 """Mount points for pods: volumes that Podman must not look up by name, or whose owners are shifted. Blocking.
 
 A program that can write in a volume can replace a folder by a link to the host's files, even after a check:

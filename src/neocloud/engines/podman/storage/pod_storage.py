@@ -1,4 +1,3 @@
-# pyright: strict
 """All that a pod has of this machine's storage: its volumes, and the roots of its containers. Blocking."""
 
 import contextlib

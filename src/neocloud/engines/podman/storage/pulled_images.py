@@ -1,4 +1,3 @@
-# pyright: strict
 """Images that are pulled from registries. They are hostile: their layers hold whatever a tenant made.
 
 Podman pulls each into a store of its own, which lies in a file system of the size that the pull may take

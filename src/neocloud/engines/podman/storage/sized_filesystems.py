@@ -1,4 +1,3 @@
-# pyright: strict
 """File systems that hold no more than their size: ext4 in a sparse file, on a loop device. Blocking.
 
 A program that writes beyond the size gets ENOSPC, and nobody else notices. The file takes only as much of the

@@ -1,4 +1,3 @@
-# pyright: strict
 """Volumes: claims that outlive pods, and scratch space that is removed with its pod.
 
 A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourceRef of kind RootFilesystem it

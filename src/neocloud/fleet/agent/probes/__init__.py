@@ -1,2 +1,1 @@
-# pyright: strict
 """Probes: each gets a tree and the expected values, and returns its readings."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Read the use of GPUs by NVML, in a process of its own: its calls are others than those of the checks, and
 one that hangs takes no check with it.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """GPUs, by NVML. The library is loaded only in the process of this probe, which may hang in the driver.
 
 Its Python bindings are imported by the agent once: they load no library, and an import in each probe took

@@ -1,4 +1,3 @@
-# pyright: strict
 """The kernel log from a cursor on: the records that may report a fault."""
 
 import stat

@@ -1,4 +1,3 @@
-# pyright: strict
 """Links: PCIe against what both ends are capable of, InfiniBand and RoCE ports, and network interfaces."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Mounts that are missing or became read-only, the room of filesystems, and NVMe controllers.
 
 Only the host's own filesystems and those that are expected: a tenant can fill a volume of its own, and serve

@@ -1,4 +1,3 @@
-# pyright: strict
 """The host itself: processors, memory, load, tasks, heat and the clock.
 
 Only the host's own tasks in state D count. Those of containers are left out, and so are callers of vfork:

@@ -1,4 +1,3 @@
-# pyright: strict
 """The columns of an inventory, named as those of S3 Inventory are, and their values. Pure."""
 
 from collections.abc import Callable, Sequence

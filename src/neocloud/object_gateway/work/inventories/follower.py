@@ -1,4 +1,3 @@
-# pyright: strict
 """Follows the inventories of the control plane: runs and forgets them, and reports them as they are."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """The formats of an inventory: lines to bytes, a page at a time. Pure.
 
 Text of tenants is in keys and tags, both of which are encoded as in a URL; every value is quoted. So no

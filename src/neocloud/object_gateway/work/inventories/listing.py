@@ -1,4 +1,3 @@
-# pyright: strict
 """Pages of versions for an inventory, each after a position: what was listed is never listed again."""
 
 from collections.abc import Sequence

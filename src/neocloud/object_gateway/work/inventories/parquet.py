@@ -1,4 +1,3 @@
-# pyright: strict
 """Inventories in Parquet, with the names and types of S3 Inventory. Keys are as they are, not encoded."""
 
 import io

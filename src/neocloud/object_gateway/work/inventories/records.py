@@ -1,4 +1,3 @@
-# pyright: strict
 """Stored state of inventories, in the metadata of the object store: the last run, and the one in progress.
 
 A process that is killed continues from here.

@@ -1,4 +1,3 @@
-# pyright: strict
 """One run of an inventory: data files one after the other, then the manifest, then its checksum.
 
 A report is there once its manifest is, as with S3 Inventory: files that no manifest names are no report.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs one inventory: each run when it is due, until cancelled."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Advisories of Debian: the file of its security tracker, which the operator provides, and an index of it.
 
 The file is the published one of the Debian security tracker: by source package and issue, its state in each

@@ -1,4 +1,3 @@
-# pyright: strict
 """Input and output of the process that reads layers: apart from it, since it imports Arrow."""
 
 from dataclasses import dataclass, field

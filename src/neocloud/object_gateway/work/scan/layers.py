@@ -1,4 +1,3 @@
-# pyright: strict
 """Read which Debian packages an image has: hostile tar archives, in a process of its own with limits.
 
 `python -m neocloud.object_gateway.work.scan.layers` reads layers from standard input, the lowest first,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Packages installed in images, as rows of the store: read once, since images never change."""
 
 import zlib

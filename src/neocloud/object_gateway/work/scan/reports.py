@@ -1,4 +1,3 @@
-# pyright: strict
 """Reports of known vulnerabilities, from what was read of an image and the advisories of now. Another process
 than the object gateway may make them."""
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reads what is installed in images that were pushed, once the operator has provided advisories.
 
 Each image is read by a process of its own, which gets its layers through a pipe, has limits of memory and

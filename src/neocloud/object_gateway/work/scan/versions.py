@@ -1,4 +1,3 @@
-# pyright: strict
 """The order of versions of Debian packages, as deb-version(7) has it. Pure."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies one object: reads it while it has its ETag, verifies it, and writes it only if it is whole.
 
 The last bytes of a body are sent when all that the source says of it is found true, so a cut or spoilt body

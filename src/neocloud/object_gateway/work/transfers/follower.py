@@ -1,4 +1,3 @@
-# pyright: strict
 """Follows the transfers of the control plane: runs, stops and forgets them, and reports them as they are."""
 
 import asyncio

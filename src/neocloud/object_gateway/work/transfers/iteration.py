@@ -1,4 +1,3 @@
-# pyright: strict
 """One iteration of a transfer: lists both buckets, copies and deletes, and remembers how far it is."""
 
 import asyncio

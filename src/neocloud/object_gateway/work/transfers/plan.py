@@ -1,4 +1,3 @@
-# pyright: strict
 """Plan an iteration: list both buckets side by side, and decide on each key."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,3 @@
-# pyright: strict
 """Stored state of transfers, in the metadata of the object store: phases, iterations, unfinished uploads.
 
 A process that is killed continues from here. Secrets are not stored.

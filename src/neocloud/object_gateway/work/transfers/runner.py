@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs one transfer: iteration after iteration, until its stop condition is met, it fails, or it is ended."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Types of transfers: their sides, their mark, unfinished uploads."""
 
 from dataclasses import dataclass

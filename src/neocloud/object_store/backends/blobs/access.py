@@ -1,4 +1,3 @@
-# pyright: strict
 """Shared parts of operations on blobs: finding versions and reading them."""
 
 from neocloud.object_store import conditions as rules

@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets whose objects are blobs: put, get, delete, change and list versions."""
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Changes of single versions: tags, retention, legal holds."""
 
 from collections.abc import Mapping

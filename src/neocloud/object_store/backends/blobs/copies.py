@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies of objects and of ranges of them, by reference: no byte moves.
 
 Bytes move only where the copy is to be encrypted by another key. They are read for a checksum that the

@@ -1,4 +1,3 @@
-# pyright: strict
 """Unfinished multipart uploads of all buckets. Their parts are blobs: bodies (bodies/writer.py) or copies."""
 
 from collections.abc import Sequence

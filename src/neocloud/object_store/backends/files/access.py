@@ -1,4 +1,3 @@
-# pyright: strict
 """Shared parts of all operations on filesystem buckets: their files, threads, and writers of files."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Buckets whose objects are files: put, get, delete and list them.
 
 The parts of unfinished uploads are blobs, as those of all buckets, out of sight of the filesystem.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Multipart uploads to filesystem buckets become files when they are completed.
 
 Their parts lie in the object store. An upload that is completed is written to a file, which takes as long as

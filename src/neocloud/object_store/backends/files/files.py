@@ -1,4 +1,3 @@
-# pyright: strict
 """The files of a bucket: find, put in place, delete. Blocking, to be called in a thread.
 
 Programs on the filesystem change the same files meanwhile. A write of S3 replaces a file in one step; between

@@ -1,4 +1,3 @@
-# pyright: strict
 """Pages of the keys of a bucket, in the order of S3: by the bytes of the whole key. Blocking.
 
 In this order a directory comes where its name with the slash does: "a.txt" is before "a/b". The order of

@@ -1,4 +1,3 @@
-# pyright: strict
 """Map keys to files. Pure.
 
 "a/b" is the file b in the directory a, "a/b/" the directory b itself. A key that no file can have, such as

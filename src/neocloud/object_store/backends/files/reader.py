@@ -1,4 +1,3 @@
-# pyright: strict
 """Bytes of a file on their way out, a MiB at a time, one ahead of the caller.
 
 The response has promised the length and the ETag of the file as it was opened. When a program changes the

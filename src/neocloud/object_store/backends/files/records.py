@@ -1,4 +1,3 @@
-# pyright: strict
 """The metadata of a file, kept in an extended attribute of it.
 
 The record names the size and time of the file that it was written for: a file that a program changed has

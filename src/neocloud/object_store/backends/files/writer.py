@@ -1,4 +1,3 @@
-# pyright: strict
 """A body that becomes a file: hashed and written as it comes, to a file without a name. It gets its name once
 it is whole, verified and on the disk."""
 

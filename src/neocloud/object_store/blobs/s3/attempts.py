@@ -1,4 +1,3 @@
-# pyright: strict
 """Requests to the engine that keeps the blobs: repeated where that may help, for a bounded time.
 
 A request that fails after all attempts leaves a problem, which the operator is shown. Until one succeeds

@@ -1,4 +1,3 @@
-# pyright: strict
 """Blobs as objects of another S3 engine: `<prefix><name>.00000` and so on, pieces of one size but the last.
 
 The engine is asked for puts, ranged gets, deletes and lists of small objects that never change. A key that

@@ -1,4 +1,3 @@
-# pyright: strict
 """The location of a store's blobs in another S3 engine, and the key to it."""
 
 import configparser

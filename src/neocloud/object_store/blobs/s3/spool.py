@@ -1,4 +1,3 @@
-# pyright: strict
 """A piece of a blob until the engine has it: in memory while it is short, then in a file without a name."""
 
 import asyncio

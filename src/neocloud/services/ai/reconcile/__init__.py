@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile endpoints and jobs: addresses, filesystems, one pod each.
 
 The program of a job runs to its end, and again when it fails and attempts are left. The outcome is stored

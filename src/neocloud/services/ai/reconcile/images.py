@@ -1,4 +1,3 @@
-# pyright: strict
 """The images of registries that workloads run: found, pulled beside the runs of the reconciler, and removed.
 
 A run only looks whether a pull is done: one takes minutes, and runs are few. Each tenant may pull a few

@@ -1,4 +1,3 @@
-# pyright: strict
 """The scope of one run over an endpoint or a job: its runtime state, addresses and filesystems, and the
 status fields that both kinds have.
 

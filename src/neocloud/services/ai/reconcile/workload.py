@@ -1,4 +1,3 @@
-# pyright: strict
 """The steps that endpoints and jobs share, and endpoints, which need no others: start the pod, wait for
 it, remove it, store the runtime state.
 

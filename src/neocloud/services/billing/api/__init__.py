@@ -1,4 +1,3 @@
-# pyright: strict
 """Custom verbs of billing: usage and bills, estimates, token prices, cost of ownership."""
 
 from neocloud.services.billing.api import credits, estimates, focus, report, tco, usage

@@ -1,4 +1,3 @@
-# pyright: strict
 """The report of a bill by account: who created what is charged, or called it."""
 
 import asyncio

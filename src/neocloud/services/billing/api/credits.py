@@ -1,4 +1,3 @@
-# pyright: strict
 """CreditService: what a tenant is not charged for, with the evidence of each.
 
 A credit is a part of what the meters report, so it is computed on each call like the bill itself: nothing

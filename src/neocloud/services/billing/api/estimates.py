@@ -1,4 +1,3 @@
-# pyright: strict
 """Costs before anything is created: of resources (CalculatorService, in both its versions) and of tokens
 (TokenPriceService).
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Bills in the form of FOCUS, a UTC day at a time: neither a message nor the memory grows with the window.
 
 The lines are those of the report of the same window, so the costs add up to its total.

@@ -1,4 +1,3 @@
-# pyright: strict
 """UsageService/GetReport: the bill of a project or tenant, its subtotals, and whose cost it is."""
 
 from collections.abc import Sequence

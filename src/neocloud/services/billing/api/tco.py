@@ -1,4 +1,3 @@
-# pyright: strict
 """TcoService: the monthly cost of owning a cluster, and of a conversation on it.
 
 Every signed-in subject may call it: answers follow from the price list alone, not from anyone's resources.

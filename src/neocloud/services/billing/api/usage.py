@@ -1,4 +1,3 @@
-# pyright: strict
 """UsageService: the usage of a project or tenant, and what the lines of its bill are made from.
 
 Both are computed on each call and never stored, so a bill cannot contradict the history: from the resources'

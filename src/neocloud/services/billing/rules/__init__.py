@@ -1,2 +1,1 @@
-# pyright: strict
 """Prices, estimates, rating and pricing policies. Pure."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Attribute lines of a bill to accounts, and compute the parts of a total. Pure.
 
 Tokens are their callers'. Anything else is whose account created the resource, or the resource that made it.

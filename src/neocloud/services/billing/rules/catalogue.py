@@ -1,4 +1,3 @@
-# pyright: strict
 """The catalogue of known models, and the terms of a model's tokens. Pure.
 
 An unknown model can be served and sold too: it has the usual limit, and the price of the price list or of its

@@ -1,4 +1,3 @@
-# pyright: strict
 """Compute the cost of usage, and of a resource that might be created. Pure.
 
 Usage is rated as a line for each resource, UTC day and SKU, and for each price that it was sold at. Prices

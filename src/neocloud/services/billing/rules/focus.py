@@ -1,4 +1,3 @@
-# pyright: strict
 """The lines of a bill as rows of FOCUS, the FinOps Open Cost and Usage Specification, in CSV. Pure.
 
 Version 1.2, https://focus.finops.org/focus-specification/v1-2/. A null is an empty cell. Columns of what this

@@ -1,4 +1,3 @@
-# pyright: strict
 """Compute the units that the resource of a request to create or update would hold, by SKU, as the meters will
 find it. Pure.
 """

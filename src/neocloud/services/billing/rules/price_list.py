@@ -1,4 +1,3 @@
-# pyright: strict
 """The price list: the price of a unit of each SKU by day. The file is read and checked as a whole.
 
 Money is Decimal from the file on; a price that is written as a float is refused.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of pricing policies: the most that the owner pays for a GPU of a preemptible machine. Pure.
 
 There is no market here: the price of the day is the price list's. Under a policy below it no machine starts;

@@ -1,4 +1,3 @@
-# pyright: strict
 """The figures of a plan: its items priced, and the cost of a conversation on the cluster. FORM-01, FORM-02.
 
 The published table rounds the hourly rate of a node to cents and each row to whole dollars, half to even; its

@@ -1,4 +1,3 @@
-# pyright: strict
 """The plan: rows and parameters of a bill of materials (plan.yaml), and the guide to models (guide.yaml)."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Custom methods of compute: one table for each file."""
 
 from neocloud.core.service import AnyMethod

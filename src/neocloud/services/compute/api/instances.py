@@ -1,4 +1,3 @@
-# pyright: strict
 """Verbs of instances beyond the standard six, the state of their machines, and status fields that are
 computed when a resource is read.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Lists and lookups: platforms and which of them fit this machine, images and snapshots."""
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """Maintenance events of instances: plan and finish one, list those that are under way; preemption.
 
 Operators (`compute/maintenance.py`) and the emulator's faults plan and finish events; no method of the

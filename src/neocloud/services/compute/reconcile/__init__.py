@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcilers of compute: volumes, copies of them, and machines."""
 
 from collections.abc import Sequence

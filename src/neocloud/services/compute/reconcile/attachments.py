@@ -1,4 +1,3 @@
-# pyright: strict
 """The addresses, disks, filesystems, GPUs and service account token of an instance.
 
 The interface shows in the status when all of its addresses exist: its own allocations, or those that the spec

@@ -1,4 +1,3 @@
-# pyright: strict
 """Snapshots and images: copies of the volume of a disk, taken once, or imported from a bucket, and the images
 that came with the cloud.
 

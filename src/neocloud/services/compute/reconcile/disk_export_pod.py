@@ -1,4 +1,3 @@
-# pyright: strict
 """The pod of an export, which reads a copy of the disk (`disk_export.py`), and the file as it is read there.
 
 The pod has the copy, its key, and no network. The bytes go through this process in pieces, by the engine's

@@ -1,4 +1,3 @@
-# pyright: strict
 """Writes the disk of an image, a snapshot or a disk to a bucket, once: a copy of its volume is read in a pod
 without rights, and sent to the bucket with the rights of the account that made the export.
 

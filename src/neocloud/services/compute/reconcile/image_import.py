@@ -1,4 +1,3 @@
-# pyright: strict
 """Imports the disk of an image from a bucket: read with the rights of the account that made the image, and
 checked and converted in a pod that has no rights and no network (`disk_import.py`).
 

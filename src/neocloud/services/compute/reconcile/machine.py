@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconciles instances: addresses, disks, and a pod that runs QEMU.
 
 An instance that should not run keeps its addresses and disks and has no pod. One that has ended by itself

@@ -1,4 +1,3 @@
-# pyright: strict
 """The disks of a machine that runs: attached, grown, limited and detached.
 
 A disk is released, so that another machine may have it, in this order: the guest removes the device, QEMU

@@ -1,4 +1,3 @@
-# pyright: strict
 """The machine of an instance: the client of its control program, the data of one run, and the status.
 
 `machine-control VERB ARGUMENTS` runs in the machine's pod and prints one line of JSON.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Disks and filesystems, and what they share with snapshots and images: a volume is created and removed.
 
 A volume that existed and is gone is an error and is never created again: an empty volume in its place would

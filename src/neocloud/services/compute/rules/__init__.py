@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of each kind. Pure: rules see messages and a ResourceReader."""
 
 from neocloud.services.compute.rules.copies import ImageRules, SnapshotRules

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of snapshots and images, the copies of a disk. Pure."""
 
 from collections.abc import Iterable, Mapping

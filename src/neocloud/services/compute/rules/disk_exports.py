@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of exports: what may be exported by whom to where. The right on the source is the server's check of
 all that a request names. Pure."""
 

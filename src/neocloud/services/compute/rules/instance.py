@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of instances and GPU clusters. Pure.
 
 An instance acquires its disks in the transaction that creates it.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of what an instance attaches: disks, filesystems, and its network interface. Pure."""
 
 from collections import Counter

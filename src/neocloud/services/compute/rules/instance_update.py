@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of changes of an instance. Pure.
 
 While it runs, only labels, security groups, the public address, secondary disks, the size of disks and

@@ -1,4 +1,3 @@
-# pyright: strict
 """User data of machines: every form that cloud-init reads, as the guest gets it, or why it would have no
 effect. Pure, and not for the write transaction.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of disks, created alone or with an instance, and of filesystems; lookups of what a spec names.
 Pure.
 """

@@ -1,5 +1,3 @@
-# pyright: strict
-
 """Outline a tenant's YAML without building it: the kind of its root, and whether it is within bounds.
 
 Only events of libyaml are read, one after another, so time and memory grow with the text alone. Aliases and

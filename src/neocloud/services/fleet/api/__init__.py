@@ -1,2 +1,1 @@
-# pyright: strict
 """The RPCs of nodes, repairs, incidents, verdicts and checks; one file for each service of the contract."""

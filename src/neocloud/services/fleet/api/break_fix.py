@@ -1,4 +1,3 @@
-# pyright: strict
 """BreakFixService: requests for repairs, and the events of repairs, for tenants and operators.
 
 Every request becomes an event of the node, or is refused with the reason. Tickets are the outages that the

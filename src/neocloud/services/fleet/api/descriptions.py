@@ -1,4 +1,3 @@
-# pyright: strict
 """Descriptions of nodes, beside their health: labels, place and parts, for operators of the cloud alone.
 
 The parts of several clusters meet here only to be shown: what the pods of one tenant say of a part changes no

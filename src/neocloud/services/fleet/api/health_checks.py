@@ -1,4 +1,3 @@
-# pyright: strict
 """HealthCheckService: the catalogue of active checks, what they found, how many nodes they cover; and the
 record of every check.
 

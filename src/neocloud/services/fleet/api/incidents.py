@@ -1,4 +1,3 @@
-# pyright: strict
 """IncidentService and CertificateService: drains by the controller with what was tried, how reliable nodes
 were, and proofs that nodes passed their checks. All are computed from the events of nodes, for operators of
 the cloud alone."""

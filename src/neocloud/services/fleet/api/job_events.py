@@ -1,4 +1,3 @@
-# pyright: strict
 """The events of workers in words for their tenants: which checks failed, drains, repairs and starts.
 
 Samples and evidence are for operators; tenants read which check failed.

@@ -1,4 +1,3 @@
-# pyright: strict
 """NodeService: health of nodes, for operators of the cloud alone.
 
 Reading computes a node from its events. Drain, Release and Move append an event of the caller, in

@@ -1,4 +1,3 @@
-# pyright: strict
 """VerdictService: failing verdicts of checks, and what operators say of them. For operators alone."""
 
 from neocloud.core import contract

@@ -1,4 +1,3 @@
-# pyright: strict
 """A source of verdicts that tests idle workers: it chooses them, runs the checks beside Slurm, and keeps what
 they found.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Results of measuring pairs of workers, and what they say of each worker. Pure."""
 
 from collections import defaultdict

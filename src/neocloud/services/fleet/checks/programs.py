@@ -1,4 +1,3 @@
-# pyright: strict
 """Runs the programs of active checks on workers, and reads what they print."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Judgements of checks in all pools together: the ones that count for a pool, and what becomes of its checks
 with that.
 

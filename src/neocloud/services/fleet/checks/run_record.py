@@ -1,4 +1,3 @@
-# pyright: strict
 """One run of active checks as a record of the log beside that of its pool."""
 
 import json

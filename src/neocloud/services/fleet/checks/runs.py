@@ -1,4 +1,3 @@
-# pyright: strict
 """Results of active checks, folded from a log of runs beside the log of each pool."""
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,3 @@
-# pyright: strict
 """The lines of the log that say what the fleet does to a node, and why.
 
 There is one for each event that is a decision, and for each breaker that opens or closes.

@@ -1,4 +1,3 @@
-# pyright: strict
 """One breaker over all pools: what stops drains while something larger than one cluster may be wrong.
 
 Breakers of a pool count its own drains, so a check that goes wrong everywhere at once would take two nodes of

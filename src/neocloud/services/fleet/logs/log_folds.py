@@ -1,4 +1,3 @@
-# pyright: strict
 """Folds over logs of events, kept between calls; a start begins from a snapshot and not from the first event.
 
 A snapshot is used if it was made by the same code and can be read; else the log is folded from its start.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The state of pools, folded from their logs of events and kept between calls.
 
 Reconcilers and the API use the same fold.

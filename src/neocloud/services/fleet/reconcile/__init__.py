@@ -1,4 +1,3 @@
-# pyright: strict
 """The loop of a pool: look, record what is new, decide, append the decisions, and only then act.
 
 A run holds the lease of its pool, so one process at a time decides. Each decision is an event of the log

@@ -1,4 +1,3 @@
-# pyright: strict
 """Act on a worker so that Slurm and the engine follow the state of its node.
 
 Everything is computed from the state and from what was seen, so a run that was cut off between the event and

@@ -1,4 +1,3 @@
-# pyright: strict
 """The loop of the hosts: look, record what is new, decide, append the decisions; nothing is done to a host.
 
 The decisions and their limits are those of workers, except for repairs: no step is started on a host, where

@@ -1,4 +1,3 @@
-# pyright: strict
 """Maintenance windows of nodes: announced as reservations in Slurm, drains of their own while under way.
 
 Both are computed from the windows that there are, so a run that was cut off is made up for. Jobs that run

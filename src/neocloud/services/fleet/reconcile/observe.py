@@ -1,4 +1,3 @@
-# pyright: strict
 """From what the engine, Slurm and the sources say to the events that are new. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence

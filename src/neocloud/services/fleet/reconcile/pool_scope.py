@@ -1,4 +1,3 @@
-# pyright: strict
 """The state of a run over a pool of workers or hosts, and the common steps of both: read the log of the pool,
 append to it, and say in the status how the run ended.
 """

@@ -1,2 +1,1 @@
-# pyright: strict
 """Authentication and authorization: implements the Authenticator and Authorizer of core."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Secrets of service account keys: tokens of static keys, and secrets of access keys.
 
 A static key's token is long-lived, named by its key and stored as a hash. It starts with the id of its key,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Authentication: from an access token to a Subject.
 
 The signature of a token is checked once. Its account, and the credential behind it (a key or a session), are

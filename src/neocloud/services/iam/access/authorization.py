@@ -1,4 +1,3 @@
-# pyright: strict
 """Authorization: find a permit on a resource or on a container that it is in.
 
 Rights are cached for a second, and a refusal is never answered from the cache. So a right works as soon as it

@@ -1,4 +1,3 @@
-# pyright: strict
 """Other issuers of tokens: their endpoints, their public keys, and the verification of their tokens.
 
 Endpoints and keys are found by OpenID Connect discovery and cached for some minutes. A token with an unknown

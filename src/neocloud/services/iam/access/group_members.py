@@ -1,4 +1,3 @@
-# pyright: strict
 """The people in groups, for services that give each of them an account of their own."""
 
 from collections.abc import Sequence

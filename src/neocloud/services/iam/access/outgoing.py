@@ -1,4 +1,3 @@
-# pyright: strict
 """Requests to addresses that a tenant names: JSON over https, to the public internet.
 
 A name is resolved once, every address it has is checked, and the connection goes to a checked address, so

@@ -1,4 +1,3 @@
-# pyright: strict
 """Passwords, the limit on wrong ones, and the second factor of a user.
 
 Passwords are hashed with Argon2id and checked in a thread. A check takes equally long when the account does

@@ -1,4 +1,3 @@
-# pyright: strict
 """Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed permanently; and the audit
 events of calls that need no token.
 

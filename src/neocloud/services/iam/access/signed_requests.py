@@ -1,4 +1,3 @@
-# pyright: strict
 """Answers to the object gateway about callers: the key of a signature, rights on a target, a token.
 
 A signature of S3 is checked with a key that is derived from the secret for one day, one region and S3

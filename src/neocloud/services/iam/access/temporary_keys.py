@@ -1,4 +1,3 @@
-# pyright: strict
 """Keys for S3 that act as a signed-in account for a limited time.
 
 Nothing of a key is stored. Its id holds, encrypted, whose it is, the credential that it was issued to, and

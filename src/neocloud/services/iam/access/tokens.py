@@ -1,4 +1,3 @@
-# pyright: strict
 """Access tokens: claims, signature, verification and issue; and encrypted tokens, in which a client keeps
 state for the cloud.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """User accounts as rows: create, delete, and find them by e-mail address or by identity at a provider.
 
 Personal data (name, address) is stored encrypted, apart from the row, and deleted with it, because the

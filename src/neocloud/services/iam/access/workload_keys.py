@@ -1,4 +1,3 @@
-# pyright: strict
 """The WorkloadKeys of types.py, over the store."""
 
 from collections.abc import Mapping

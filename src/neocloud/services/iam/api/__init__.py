@@ -1,4 +1,3 @@
-# pyright: strict
 """The table of custom methods, and the permission that each needs."""
 
 from collections.abc import Callable

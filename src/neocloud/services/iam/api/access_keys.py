@@ -1,4 +1,3 @@
-# pyright: strict
 """Access keys for the S3 protocol, in both versions of the API, and the delivery of their secrets.
 
 One kind of row serves both versions. Version 1 shows the secret once. Version 2 follows the delivery mode of

@@ -1,4 +1,3 @@
-# pyright: strict
 """Tenants and projects. Version 1 of the API has one message for both, version 2 has two.
 
 Projects of version 2 are changed by the verbs of version 1, translated. Tenants are neither created nor

@@ -1,4 +1,3 @@
-# pyright: strict
 """OIDC federations: client secret, activation, and sign-in by authorization code with PKCE.
 
 The client of a sign-in listens on loopback. The state between the two calls is encrypted into a token that

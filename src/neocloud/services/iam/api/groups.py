@@ -1,4 +1,3 @@
-# pyright: strict
 """Members of groups, with their attributes, the groups of an account, and the roles that a permit can
 give.
 """

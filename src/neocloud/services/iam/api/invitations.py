@@ -1,4 +1,3 @@
-# pyright: strict
 """Invitations: an inactive account, and a code with which its person activates it once.
 
 This cloud sends no mail. The inviter requests a code and passes it on. The account exists from the start, so

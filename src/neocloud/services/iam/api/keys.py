@@ -1,4 +1,3 @@
-# pyright: strict
 """Keys of service accounts: list by account, activate, deactivate; issue, find and revoke static keys."""
 
 from collections.abc import Iterable

@@ -1,4 +1,3 @@
-# pyright: strict
 """The caller's own account, and sessions: list them, end one, end all of an account."""
 
 from neocloud.core import contract, wire

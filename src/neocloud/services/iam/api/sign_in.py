@@ -1,4 +1,3 @@
-# pyright: strict
 """Sign-in of a person by password, and the extension of a session. These calls need no token.
 
 Every refusal has the same words and takes equally long, whether the address has no account, the password is

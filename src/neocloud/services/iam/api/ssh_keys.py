@@ -1,4 +1,3 @@
-# pyright: strict
 """SSH public keys of user accounts: listed, added and removed by the account itself.
 
 A key opens Slurm clusters for as long as it is there, so a sign-in that is limited to some permissions, or of

@@ -1,4 +1,3 @@
-# pyright: strict
 """Token exchange (RFC 8693): from a token signed with a service account's key to an access token.
 
 The subject token names its signer: `kid` is the id of the public key, `iss` and `sub` are the service

@@ -1,4 +1,3 @@
-# pyright: strict
 """Local users: creation and deletion by admins, passwords, second factors, blocking, attributes."""
 
 from dataclasses import replace

@@ -1,2 +1,1 @@
-# pyright: strict
 """Validation, roles and grants. Pure."""

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of projects, service accounts, groups, memberships and permits, and their computed status.
 
 A caller can give no right that the caller does not have.

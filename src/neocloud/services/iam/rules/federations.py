@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of OIDC federations and federated credentials: addresses, keys, groups and accounts."""
 
 import ipaddress

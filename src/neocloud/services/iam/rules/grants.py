@@ -1,4 +1,3 @@
-# pyright: strict
 """Grants of an account, and whether one account holds all grants of another. Pure: reads rows.
 
 Grants follow from group memberships and the permits of those groups. A caller who can create a key for an

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of the keys of service accounts: public keys, ids of access keys, and expiry.
 
 An access key has two names: the cloud's own id, and the access key id that S3 clients send. Each follows from

@@ -1,4 +1,3 @@
-# pyright: strict
 """Rules of people: passwords, the limits on wrong ones, second factors and invitations. Pure.
 
 Wrong passwords are counted for an e-mail address and for the address of the client. A client that signed in

@@ -1,4 +1,3 @@
-# pyright: strict
 """The table of roles, the permissions of a role, and whether roles together hold all that another one holds.
 
 A permission is "<service>.<nouns>.<verb>". A role is a list of patterns read from left to right; the last one

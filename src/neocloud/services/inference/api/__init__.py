@@ -1,4 +1,3 @@
-# pyright: strict
 """The kinds and methods of inference, and the permission that each needs."""
 
 from neocloud.core import contract, wire

@@ -1,4 +1,3 @@
-# pyright: strict
 """The methods of the gateway process: admit a caller, list routes, report traffic, get keys for files.
 
 Each requires the gateway's key, and nothing else.

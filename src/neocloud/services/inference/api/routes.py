@@ -1,4 +1,3 @@
-# pyright: strict
 """The routing table of the gateway: names, replicas, limits and prices. Read in one transaction."""
 
 import hashlib

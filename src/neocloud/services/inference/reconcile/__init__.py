@@ -1,4 +1,3 @@
-# pyright: strict
 """The reconcilers of models and deployments."""
 
 from collections.abc import Sequence

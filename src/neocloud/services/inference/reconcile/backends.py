@@ -1,4 +1,3 @@
-# pyright: strict
 """Backends of replicas: their interface, the choice between the two, and pods of this machine.
 
 A backend starts, stops and observes the replicas that it is given. The reconciler decides how many there are,

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile a deployment: the number of replicas, capacity for each, their model servers and adapters.
 
 The reconciler decides; `replicas.py` starts, stops and checks. A deployment whose model servers never answer

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile a model: fetch its weights, inspect them, report their properties, and delete fetched copies.
 
 Weights are inspected once, since sources do not change. A folder that failed is inspected again from time to

@@ -1,4 +1,3 @@
-# pyright: strict
 """Admin calls to a running model server (vLLM): which adapters it has, load or unload one, warm it up.
 
 No tenant may make these calls; they go to the replica's own address with the key of its deployment.

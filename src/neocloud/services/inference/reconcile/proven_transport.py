@@ -1,4 +1,3 @@
-# pyright: strict
 """HTTP to model servers that have proved, on the same connection, that they have the key."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Inspect the folder of a model or a LoRA adapter, and return its status. Nothing in it is executed."""
 
 import asyncio

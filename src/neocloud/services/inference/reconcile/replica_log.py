@@ -1,4 +1,3 @@
-# pyright: strict
 """A part of what a replica's model server wrote, and the position in its log that clients follow it from."""
 
 import re

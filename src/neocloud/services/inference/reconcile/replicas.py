@@ -1,4 +1,3 @@
-# pyright: strict
 """The replicas of a deployment: record why they ended, start and stop them, and check the model servers.
 
 A replica that ended is started again after a pause that grows with each failed start. An outdated replica is

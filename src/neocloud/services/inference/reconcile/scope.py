@@ -1,4 +1,3 @@
-# pyright: strict
 """The state of one reconcile run of a deployment: spec, model, adapters, replicas, and decisions so far.
 
 It is built in every run, so that no step acts on the findings of an earlier run. The part that must outlive a

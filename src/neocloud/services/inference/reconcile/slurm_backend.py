@@ -1,4 +1,3 @@
-# pyright: strict
 """A ReplicaBackend: replicas as batch jobs of a Slurm cluster, on the same nodes as training.
 
 Slurm is the only record of jobs: the job of a replica is found by the number and token that were stored

@@ -1,4 +1,3 @@
-# pyright: strict
 """A replica as a batch job of a Slurm cluster: its script, name, ports and resources. Pure.
 
 Text from tenants is only ever an argument of the script, never part of it.

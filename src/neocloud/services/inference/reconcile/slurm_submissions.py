@@ -1,4 +1,3 @@
-# pyright: strict
 """The submissions of a deployment's replicas on a Slurm cluster, stored beside the deployment.
 
 A token is stored before the job is submitted, and the number after: see `Submission` in `slurm/types.py`.

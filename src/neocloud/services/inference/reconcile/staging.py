@@ -1,4 +1,3 @@
-# pyright: strict
 """Stage the files of model servers: adapters for pods; weights, adapters and the key for jobs of a cluster.
 
 A pod mounts one folder of its deployment's adapters, so an adapter that is added later needs no new pod. A

@@ -1,4 +1,3 @@
-# pyright: strict
 """Copies of weights in buckets and registries, made as the account that added the model: whole or not at all.
 
 Names and sizes are chosen by anyone who writes there. A copy has no folders, and its files have plain names.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Inspect a folder of weights: whether it is complete, its architecture and size. Executes nothing from it.
 
 No link may lead out of the folder: the files served are those inspected. A tenant may change them at any

@@ -1,4 +1,3 @@
-# pyright: strict
 """The rules of models, deployments, budgets and file buckets. Pure."""
 
 from neocloud.services.inference.rules.deployment import CAPACITY, BudgetRules, DeploymentRules

@@ -1,4 +1,3 @@
-# pyright: strict
 """The rules of a deployment: a whole model of the tenant, hardware that holds it, consistent numbers; and of
 the budget that its requests are paid from, which the gateway enforces.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of a file bucket, and its owners: accounts that may read, create and delete objects in it.
 Pure.
 """

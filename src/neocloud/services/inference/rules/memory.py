@@ -1,4 +1,3 @@
-# pyright: strict
 """Compute the memory of a model, from the architecture in its config.json, and the memory plan of a replica:
 whether the model fits, for how many requests, and the sentence that says so. Pure.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The rules of a model: its name, the source of its weights, its base, and when it may be deleted."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Compute the number of replicas of a deployment: from its bounds, its demand, and how long it has been
 quiet.
 

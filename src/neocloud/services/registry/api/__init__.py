@@ -1,4 +1,3 @@
-# pyright: strict
 """The kind of registries, their deletion, and the verbs of artifacts."""
 
 from neocloud.core.kind import Kind

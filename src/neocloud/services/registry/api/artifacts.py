@@ -1,4 +1,3 @@
-# pyright: strict
 """Artifacts: the manifests and indexes of registries, as the object gateway has them.
 
 An artifact that is to be deleted is noted beside its registry. The gateway, which follows registries, removes

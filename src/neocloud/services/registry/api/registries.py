@@ -1,4 +1,3 @@
-# pyright: strict
 """Delete of registries: one that holds images goes only by force."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Custom verbs of clusters and their jobs, with the permission each needs; submit a batch job, get, list
 and cancel jobs, read their output.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """The accounting of a cluster for `neo slurm cluster backup` and `restore`: a dump in parts, and back.
 
 The image's `accounting-archive` does it beside the database, in the accounting pod. The writer of a dump may

@@ -1,4 +1,3 @@
-# pyright: strict
 """ClusterService.Check: compare every node with its preset, and test that the nodes work together.
 
 A node that fails a check of its own is drained in Slurm with the reason (SLURM-18, SLURM-19).

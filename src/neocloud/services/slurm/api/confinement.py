@@ -1,4 +1,3 @@
-# pyright: strict
 """Findings of a readiness check: what keeps a job to its share of a node. Pure.
 
 Where the machine has control groups of version 2 and hands them to workers, the kernel keeps a job to its

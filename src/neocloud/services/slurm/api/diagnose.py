@@ -1,4 +1,3 @@
-# pyright: strict
 """JobService.Diagnose: look at all ranks of a running job from a step of that job.
 
 Files and processes of a job are its user's. So the program that looks at them, and py-spy, which it starts,

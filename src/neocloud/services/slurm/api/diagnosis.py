@@ -1,4 +1,3 @@
-# pyright: strict
 """Find the ranks of a job that are slow, or keep the others waiting. Pure.
 
 Ranks that work in step take the same time for a step, even if one is slow: the others wait. So ranks are

@@ -1,4 +1,3 @@
-# pyright: strict
 """The GPU use of a job's runs, from the store of metrics: means, estimated TFLOP/s and energy; and what
 happened to its nodes meanwhile.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """The reports of a job's ranks, as the probe prints them (`probes/ranks.py`). Pure.
 
 The probe runs as the job's user, whose programs may print anything in its place: sizes, counts, types and

@@ -1,4 +1,3 @@
-# pyright: strict
 """Slurm's own REST API for callers from outside: what is listed here is sent on to the cluster's slurmrestd.
 
 The caller's permission was checked before. slurmrestd gets a token of the control plane's own for the root

@@ -1,4 +1,3 @@
-# pyright: strict
 """A person's consent to keys for object storage on a cluster: that person alone decides, since root of
 the cluster can read them. A sign-in that is limited, or of somebody who acts as the account, may not allow
 it.

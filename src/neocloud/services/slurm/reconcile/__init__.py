@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile clusters: shared root, pods, nodes in Slurm, and their removal.
 
 The order matters in one place: lost workers are reported to Slurm before their pods are created again, so

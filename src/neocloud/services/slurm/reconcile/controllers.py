@@ -1,4 +1,3 @@
-# pyright: strict
 """The controllers of a cluster with two: which one is in control, and the end of a first that stands still.
 
 The heartbeat in the volume that both share says who is in control. Slurm and the image's `guard-controller`

@@ -1,4 +1,3 @@
-# pyright: strict
 """Elastic node sets: Slurm powers their nodes up and down, and the workers follow.
 
 Slurm's power saving starts nodes for jobs that wait and stops idle ones. Its programs for that do nothing:

@@ -1,4 +1,3 @@
-# pyright: strict
 """The keys of a cluster: made once, and kept in the store."""
 
 import secrets

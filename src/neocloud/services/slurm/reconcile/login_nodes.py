@@ -1,4 +1,3 @@
-# pyright: strict
 """The login nodes of a cluster: which have no sessions any more after they were drained."""
 
 from neocloud.engines.base import EngineError

@@ -1,4 +1,3 @@
-# pyright: strict
 """The port of the host for ssh to a login node, and the addresses of the host that have it.
 
 The port of a cluster stays the same, while the operator may add addresses. Another program may have the port

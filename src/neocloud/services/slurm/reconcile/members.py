@@ -1,4 +1,3 @@
-# pyright: strict
 """People in the groups of a cluster: who they are, and the name of the Linux user of each.
 
 A name is derived from an e-mail address, or from what a provider of identities calls a person, which

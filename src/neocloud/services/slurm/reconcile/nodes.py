@@ -1,4 +1,3 @@
-# pyright: strict
 """The nodes of a cluster: their addresses on a subnet, and workers in Slurm: report lost ones, resume
 returned ones, retire surplus ones.
 

@@ -1,4 +1,3 @@
-# pyright: strict
 """Jobs that were requeued because their node died: start them again, and hold those that nodes die under.
 
 A job may be what its node dies of. So of the jobs of a dead node, the one that started last starts again at

@@ -1,4 +1,3 @@
-# pyright: strict
 """The scope of one run over a cluster: its spec, its pods, its nodes in Slurm, its filesystems and secrets.
 
 It is read again in every run, so that no step acts on an old state. `cluster_status` computes the status from

@@ -1,4 +1,3 @@
-# pyright: strict
 """The status of a cluster, computed once at the end of a run from what the run saw."""
 
 from collections.abc import Iterable

@@ -1,4 +1,3 @@
-# pyright: strict
 """The files in the shared root with which users use object storage, and the script that writes them.
 
 Keys are in none of the texts here: they come on the standard input of the script.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Keys for object storage on the nodes of a cluster: short-lived, one for each user, renewed before they end.
 
 They lie in the shared root, which all nodes have, in a folder of root: a file that its user alone may read,

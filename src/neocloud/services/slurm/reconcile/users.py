@@ -1,4 +1,3 @@
-# pyright: strict
 """The Linux users of a cluster: accounts in the shared root, and associations in Slurm's accounting.
 
 The programs that make them belong to the tenant, and so do /etc/passwd and the homes: the scripts run inside

@@ -1,4 +1,3 @@
-# pyright: strict
 """Render the workloads of a Slurm cluster: a ClusterView in, manifests out. Pure.
 
 `view` holds the input types, `configuration` Slurm's files and every object but the pods, `pods` the pods.

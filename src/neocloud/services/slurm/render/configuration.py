@@ -1,4 +1,3 @@
-# pyright: strict
 """Slurm's configuration files, and every object of a cluster except its pods: network, keys, volumes.
 
 Only the controller and the accounting daemon read the files from disk. Workers and login nodes fetch the

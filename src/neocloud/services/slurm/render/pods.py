@@ -1,4 +1,3 @@
-# pyright: strict
 """The pods of a cluster: controller, accounting, login nodes, workers.
 
 All run one image; the first argument is the role, and the image's entrypoint does the rest. Workers and

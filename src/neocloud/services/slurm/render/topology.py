@@ -1,4 +1,3 @@
-# pyright: strict
 """Slurm's topology.conf: the tree of switches, or the blocks, from the places of nodes. Pure.
 
 Slurm ignores nodes that it does not know, and places new ones when it reads its configuration the next time.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The input of rendering: plain data of a Slurm cluster.
 
 The reconciler fills it in from the Cluster resource, its platforms and presets, and its secrets.

@@ -1,4 +1,3 @@
-# pyright: strict
 """The kinds of buckets, transfers and inventories, their other verbs, and what the object gateway calls."""
 
 from neocloud.core.kind import Kind

@@ -1,4 +1,3 @@
-# pyright: strict
 """Delete, Purge, Undelete, GetByName and ListWithFilter of buckets.
 
 A deleted bucket is hidden from clients and kept until its time has come. An empty bucket whose request names

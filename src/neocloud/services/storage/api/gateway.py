@@ -1,4 +1,3 @@
-# pyright: strict
 """The methods that the object gateway calls: who signs, what they may do, which buckets and transfers
 there are, reports.
 

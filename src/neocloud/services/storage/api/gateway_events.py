@@ -1,4 +1,3 @@
-# pyright: strict
 """The method by which the object gateway adds requests of S3 clients to the audit log; it needs its key."""
 
 import json

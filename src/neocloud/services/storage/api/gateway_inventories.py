@@ -1,4 +1,3 @@
-# pyright: strict
 """The methods by which the object gateway learns of inventories and reports them. They require its key."""
 
 from neocloud.core.service import Call, Method

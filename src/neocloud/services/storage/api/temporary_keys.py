@@ -1,4 +1,3 @@
-# pyright: strict
 """Temporary keys for S3: the signed-in account gets one for itself."""
 
 from datetime import timedelta

@@ -1,4 +1,3 @@
-# pyright: strict
 """Stop, Resume and GetIterationHistory of transfers."""
 
 from dataclasses import replace

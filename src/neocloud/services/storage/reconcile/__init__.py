@@ -1,4 +1,3 @@
-# pyright: strict
 """The reconcilers of object storage."""
 
 from collections.abc import Sequence

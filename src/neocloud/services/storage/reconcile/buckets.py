@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile buckets: wait until the gateway has applied what is listed, and purge deleted ones in time.
 
 The gateway follows the list of buckets and reports what it has applied; nothing is sent to it from here. A

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile inventories: wait until the gateway has applied what is listed, and show what it reports.
 
 The gateway follows the list of inventories and writes the reports; nothing is sent to it from here.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Reconcile transfers: wait until the gateway has applied what is listed, and show what it reports.
 
 The gateway follows the list of transfers and runs them; nothing is sent to it from here.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of a bucket. Names, lifecycle, CORS, policy and filesystems have files of their own."""
 
 from collections.abc import Iterable, Mapping

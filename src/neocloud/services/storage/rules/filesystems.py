@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of a filesystem bucket, the filesystem that it may show, and who may allow it.
 
 Its objects are files: what S3 adds to objects and files cannot have is refused here, by field.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of inventories, and their owners: accounts that may list the source and write into the
 destination. The rights of the account count again at each run.
 """

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of the lifecycle rules of a bucket, beyond the annotations of the contract."""
 
 from collections.abc import Iterable

@@ -1,4 +1,3 @@
-# pyright: strict
 """Names of buckets, as S3 has them: each is a DNS label or several, since clients make host names of them."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of the policy of a bucket: roles of storage, for groups of its tenant or for anybody."""
 
 from collections.abc import Callable, Collection, Iterable

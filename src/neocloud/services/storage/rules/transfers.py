@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of a transfer. Which addresses it may connect to is decided where it runs."""
 
 import re

@@ -1,4 +1,3 @@
-# pyright: strict
 """A fine-tuning job: stage the data, train in a pod or a Slurm job, register the model.
 
 Progress is in the job's folder, so a run may be repeated at any moment and a killed pod continues from its

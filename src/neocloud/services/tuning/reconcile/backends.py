@@ -1,4 +1,3 @@
-# pyright: strict
 """Backends of jobs: a pod of its own, or a batch job of a Slurm cluster.
 
 Both are started, watched, stopped with a checkpoint, and started again when they were lost.

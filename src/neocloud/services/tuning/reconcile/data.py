@@ -1,4 +1,3 @@
-# pyright: strict
 """Checks the data of a job and copies them into its folder: files of the project, and objects of buckets."""
 
 import asyncio

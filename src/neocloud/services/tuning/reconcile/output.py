@@ -1,4 +1,3 @@
-# pyright: strict
 """Writes the new model, its evaluation and the checkpoints to the bucket that the caller named.
 
 A folder is whole once its manifest is there, which is written last. Each job has a folder of its own, so

@@ -1,4 +1,3 @@
-# pyright: strict
 """Observations of one run over a job, and their consequences: the next attempt, and the status.
 
 An attempt starts from the newest checkpoint, after a stop and after a loss.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Files between the control plane and the nodes of a cluster, which share no disk that both can write.
 
 To the cluster: code, base model and data are staged in the folder that the cluster's workers mount read-only;

@@ -1,4 +1,3 @@
-# pyright: strict
 """Preparation of a job before it starts: recipes, base model, data, and settings for the recipes."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of a fine-tuning job: its model, files and hyperparameters, and where it runs. Pure."""
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Resolve the settings of a job: values for "auto" and for what was left out, and the configuration of the
 recipes. Pure.
 

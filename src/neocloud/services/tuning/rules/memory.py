@@ -1,4 +1,3 @@
-# pyright: strict
 """Check whether a training fits into memory, and choose the smallest shape that it fits on. Pure.
 
 Estimates are on the careful side: weights, the adapter with its gradients and the optimiser's two moments,

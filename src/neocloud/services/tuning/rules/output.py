@@ -1,4 +1,3 @@
-# pyright: strict
 """The output of a job, its model and checkpoints: a folder of its own in a bucket. Pure."""
 
 import re

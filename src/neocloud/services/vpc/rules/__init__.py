@@ -1,4 +1,3 @@
-# pyright: strict
 """Validation rules of networks: ranges, addresses, routes, security groups. Pure."""
 
 from neocloud.services.vpc.rules.allocations import AllocationRules

@@ -1,4 +1,3 @@
-# pyright: strict
 """Allocations: addresses reserved in the transaction that requests them, and never twice.
 
 Each address of an allocation is reserved in its subnet's namespace, or for public ones in the one namespace

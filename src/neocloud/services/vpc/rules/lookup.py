@@ -1,4 +1,3 @@
-# pyright: strict
 """Lookups of the resources that a spec names, and the reservations of ranges and addresses.
 
 A reservation has one holder in its namespace, so no range or address is allocated twice.

@@ -1,4 +1,3 @@
-# pyright: strict
 """Networks: the pools they may have, and the default rows created with them.
 
 The ids that other rows refer to (the pool in the spec, the route table in the status) are chosen with the

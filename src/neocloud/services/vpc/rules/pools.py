@@ -1,4 +1,3 @@
-# pyright: strict
 """Pools: ranges of addresses, of another pool or, for private ones, without a source."""
 
 from collections.abc import Iterable, Iterator, Mapping

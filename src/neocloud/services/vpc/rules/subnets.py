@@ -1,4 +1,3 @@
-# pyright: strict
 """Subnets: the ranges that each has alone, chosen or taken from its network's pools."""
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,3 @@
-# pyright: strict
 """Routes and filters of a subnet's packets: route tables and routes, security groups and their rules."""
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,3 +1,4 @@
+# pyright: standard
 """The first schema: resources and their queue, operations, idempotency keys, audit, history, secrets."""
 
 from typing import Any

@@ -1,4 +1,3 @@
-# pyright: strict
 """Claims: values that only one resource may hold at a time, e.g. an address in a subnet."""
 
 import sqlalchemy as sa

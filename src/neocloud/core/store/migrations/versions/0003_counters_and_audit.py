@@ -1,4 +1,3 @@
-# pyright: strict
 """Counters that are kept in the transaction of what they count, and who, whence and where of audit events."""
 
 import sqlalchemy as sa

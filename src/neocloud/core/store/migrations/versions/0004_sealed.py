@@ -1,4 +1,3 @@
-# pyright: strict
 """Record the sealed parts of each kind. Older releases, which could not read them, are refused."""
 
 import sqlalchemy as sa

@@ -1,4 +1,3 @@
-# pyright: strict
 """Marks: small numbers that end by themselves, such as wrong passwords of an address and used-up tokens."""
 
 import sqlalchemy as sa

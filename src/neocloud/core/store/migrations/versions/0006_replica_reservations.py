@@ -1,4 +1,3 @@
-# pyright: strict
 """The capacity that a replica reserves is a ReplicaReservation; it was called a Place before."""
 
 from alembic import op

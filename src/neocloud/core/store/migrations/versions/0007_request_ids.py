@@ -1,4 +1,3 @@
-# pyright: strict
 """The id of the request that caused an operation. Operations of older releases have none."""
 
 import sqlalchemy as sa

@@ -1,4 +1,3 @@
-# pyright: strict
 """Logs of events that are only appended, such as those of nodes."""
 
 import sqlalchemy as sa

@@ -1,4 +1,3 @@
-# pyright: strict
 """Old events of logs in compressed rows, and what readers have made of logs."""
 
 import sqlalchemy as sa

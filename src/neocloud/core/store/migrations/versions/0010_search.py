@@ -1,4 +1,3 @@
-# pyright: strict
 """The index that keeps names unique also finds a name in a parent, whatever the kind."""
 
 import sqlalchemy as sa

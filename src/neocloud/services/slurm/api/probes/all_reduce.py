@@ -1,4 +1,3 @@
-# pyright: strict
 """Measure all-reduce bandwidth over all workers of a job with torch.distributed. Rank 0 prints JSON.
 
 NCCL when every node has GPUs, gloo otherwise. Bus bandwidth is 2 (n-1)/n times size over time, the

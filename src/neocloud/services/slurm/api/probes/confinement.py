@@ -1,4 +1,3 @@
-# pyright: strict
 """Print, as JSON, what a job with one CPU can use of its node. Runs as one task on each node."""
 
 import json

@@ -1,4 +1,3 @@
-# pyright: strict
 """Measure one worker from inside and print the figures as JSON. Runs in the shared root on the worker.
 
 Usage: python3 - [SHARED_ROOT] < node.py. Without the folder no speeds are measured, which takes no time.

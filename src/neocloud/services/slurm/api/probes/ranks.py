@@ -1,4 +1,3 @@
-# pyright: strict
 """Look at the ranks of a job on this node: step times that they wrote, and stacks of their Python processes.
 
 Usage: python3 ranks.py PY_SPY, in a step of the job, as the job's user. Prints one line of JSON. Everything

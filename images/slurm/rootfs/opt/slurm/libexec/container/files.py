@@ -95,7 +95,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def show_life() -> None:
-    """Tell the job plugin that this goes on, since it ends a program of which it hears nothing."""
+    """Tell the job plugin that it still works, since it ends a program of which it hears nothing."""
     global _signed
     if time.monotonic() > _signed + SECONDS_BETWEEN_SIGNS:
         _signed = time.monotonic()

@@ -32,9 +32,9 @@ class Source:
     name: str
     where: str
     key: str = ""
-    """Of a file: what changes when the file does."""
+    """Key of a file that changes when the file does."""
     sign_in: str = ""
-    """What skopeo reads as its file of passwords, if it is not the user's own."""
+    """The file of passwords for skopeo, if it is not the user's own."""
 
     @property
     def is_squashfs(self) -> bool:

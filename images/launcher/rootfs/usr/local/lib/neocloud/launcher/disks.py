@@ -142,7 +142,7 @@ def firmware_of(disk: Disk, scratch: Path) -> str:
 
 
 def has_esp(head: bytes) -> bool:
-    """Whether a GPT or MBR at the start of a disk names an EFI system partition."""
+    """Return whether a GPT or MBR at the start of a disk names an EFI system partition."""
     if head[_SECTOR : _SECTOR + 8] == b"EFI PART":
         entries = range(2 * _SECTOR, len(head), 128)
         return any(head[at : at + 16] == _ESP_GPT for at in entries)

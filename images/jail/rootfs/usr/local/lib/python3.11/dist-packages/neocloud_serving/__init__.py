@@ -1,1 +1,3 @@
-"""What vLLM lacks on a CPU; vLLM runs it in each of its processes, as plugins. Changes nothing on a GPU."""
+"""Plugins that add what vLLM lacks on a CPU; vLLM runs them in each of its processes. Changes nothing on a
+GPU.
+"""

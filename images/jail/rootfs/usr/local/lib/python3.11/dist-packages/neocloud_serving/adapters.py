@@ -10,7 +10,7 @@ Group = tuple[int, torch.Tensor | None]
 
 
 def groups_of(places: torch.Tensor) -> list[Group]:
-    """Of the adapter's place of each token, -1 for none: shape (tokens,)."""
+    """Group the tokens by their adapter's place, -1 for none: shape (tokens,)."""
     found = places.unique().tolist()
     if len(found) == 1:
         return [(found[0], None)] if found[0] >= 0 else []

@@ -1,6 +1,6 @@
 """Make vLLM inspect a model's class in its own process on a CPU.
 
-vLLM starts another Python for it, which imports torch and all of vLLM once more, so that CUDA is not
+vLLM starts another Python for it, which imports torch and all of vLLM again, so that CUDA is not
 initialised in the process that starts the engine. On a CPU there is no CUDA to initialise, and each start
 waited for that import.
 """

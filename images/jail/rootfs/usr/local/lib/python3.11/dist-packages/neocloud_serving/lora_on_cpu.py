@@ -17,9 +17,9 @@ from neocloud_serving.adapters import Group, add_share, groups_of, joined
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 _groups: dict[int, list[Group]] = {}
-"""Of the step under way, by vLLM's object that was told of it."""
+"""Groups of the step under way, by the vLLM object that received it."""
 _pairs: dict[tuple[int, int], Pair] = {}
-"""By the address of a layer's first stack, and the adapter's place in it."""
+"""Pairs by the address of a layer's first stack, and the adapter's place in it."""
 
 
 def install() -> None:

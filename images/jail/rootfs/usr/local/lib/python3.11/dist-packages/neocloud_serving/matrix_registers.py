@@ -1,4 +1,4 @@
-"""What vLLM forgets on a CPU with AMX: to ask the kernel for the tile registers.
+"""Ask the kernel for the tile registers of AMX, which vLLM does not do on a CPU.
 
 oneDNN asks when it first multiplies something large. Until then vLLM's own attention dies of an illegal
 instruction: an engine whose first prompt is a short one. vLLM runs this in each of its processes (a plugin).
