@@ -31,8 +31,8 @@ serve: setup ## run the control plane in the foreground, on the state in SERVE_H
 test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parallel; one that fails runs again, and is listed as RERUN
 	@$(BIN)/pytest -n $(WORKERS) --max-worker-restart 2 --reruns 1 -r fER -m "not long" tests/fast tests/real tests/e2e
 
-test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
-	@$(BIN)/pytest -n $(WORKERS) -m "not real and not long" tests/fast
+test-fast: debian-test $(TOOLS) ## run the tests that need no real part and little time, in a few minutes
+	@$(BIN)/pytest -n $(WORKERS) -m "not real and not slow and not long" tests/fast
 
 test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each, and all iterations of kill loops
 	@NEOCLOUD_TEST_ITERATIONS=all $(BIN)/pytest -n logical -r fE -m "long or repeated"

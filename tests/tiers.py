@@ -7,7 +7,7 @@ long   what takes a minute or more by its nature: `make test-long`, and no other
 
 Below that the folders are those of `src/neocloud`. A tier may import from those before it. A test that runs
 on several databases is in `fast`, and `real` where it has PostgreSQL; one test of a file that takes minutes
-has the marker `long`.
+has the marker `long`. What takes seconds of processor time is `slow`: `make test-fast` leaves it out.
 """
 
 import pytest

@@ -12,6 +12,8 @@ from neocloud.testing.waiting import wait_until
 from tests.contract_cache import cache_with_contract
 from tests.neo_server import program, start
 
+pytestmark = pytest.mark.slow
+
 ALONE = Path(sys.executable).with_name("neo")
 
 

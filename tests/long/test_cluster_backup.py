@@ -17,7 +17,6 @@ from neocloud.cli.commands.slurm.backup_file import (
     ACCOUNTING,
     FILES,
     MANIFEST,
-    Writer,
     new_file,
     read_backup,
 )
@@ -208,8 +207,8 @@ def test_a_restore_that_fails_leaves_no_cluster(cloud: Cloud, fresh: Cluster, tm
     identity = ("--identity", str(user_key(cloud)))
     cloud.neo("slurm", "cluster", "backup", fresh.name, "--to", str(good), *identity)
     disk = ("./disk", {"type": tarfile.BLKTYPE, "devmajor": 254, "devminor": 0}, b"")
-    with good.open("rb") as file, new_file(bad, replace=False) as other:
-        contents, writer = read_backup(file), Writer(other)
+    with good.open("rb") as file, new_file(bad, replace=False) as writer:
+        contents = read_backup(file)
         writer.add(MANIFEST, [run(["tar", "-xOf", good, MANIFEST]).encode()])
         writer.add(ACCOUNTING, contents.accounting.chunks())
         writer.add(FILES, [hostile_tar(disk)])

@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportMissingModuleSource=false
 """Fakes of what services talk to besides the engine and machines: Slurm, model servers and folders.
 
 Pass `FakeSlurm(world).connect` as the `SlurmFactory` of a control plane: nodes register, leave and are set

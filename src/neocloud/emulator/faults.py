@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportMissingModuleSource=false
 """Faults in an emulated cloud: the middleware that applies them to calls, delays of reconcilers, incidents.
 
 The middleware also answers a change only when its operation is finished. Late answers make the emulator

@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportMissingModuleSource=false
 """Run a gateway as a process, with a control plane and engines of a test behind it.
 
 with gateway_process(home) as gateway:

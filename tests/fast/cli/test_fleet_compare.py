@@ -10,6 +10,8 @@ import pytest
 from neocloud.cli.main import run
 from tests import ROOT
 
+pytestmark = pytest.mark.slow
+
 QUICK = (
     "fleet",
     "simulate",

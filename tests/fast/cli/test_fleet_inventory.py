@@ -8,6 +8,8 @@ import pytest
 from tests.fast.cli.conftest import in_own_process
 from tests.fast.fleet.agent import trees
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:

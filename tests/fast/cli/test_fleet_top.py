@@ -26,6 +26,8 @@ from neocloud.testing.waiting import until
 from tests.fast.cli.conftest import Neo
 from tests.fast.cli.fake_control_plane import PROJECT, TENANT, FakeServer
 
+pytestmark = pytest.mark.slow
+
 NODES = "neocloud.fleet.v1.NodeService"
 CLUSTER = "slurmcluster-e00bank"
 PAGE = f"""# HELP neocloud_slurm_jobs Jobs that wait or run.

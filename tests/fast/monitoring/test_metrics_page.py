@@ -23,6 +23,8 @@ from neocloud.server import CertificateFolder
 from neocloud.services.slurm.metrics import Queues, node_state
 from tests.fast.monitoring.cloud import MeasuredCloud, measured_cloud
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[MeasuredCloud]:

@@ -9,8 +9,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import neocloud
 from neocloud.core.store.group_commit import refuse_while_writing
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(neocloud.__file__).parent
 SEARCHED = ("core", "data_plane", "server", "services")

@@ -14,6 +14,8 @@ from tests.fast.server.walk.asking import request
 from tests.fast.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud
 from tests.fast.server.walk.constraints import Case, cases, expressions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:

@@ -16,6 +16,8 @@ from tests.fast.server.walk.asking import request
 from tests.fast.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
 from tests.fast.server.walk.holdings import Holdings, nothing_like
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:

@@ -18,6 +18,8 @@ from tests.fast.server.walk.asking import request
 from tests.fast.server.walk.cloud import TABLE, WalkedCloud, walked_cloud
 from tests.fast.server.walk.holdings import Holdings, nothing_like
 
+pytestmark = pytest.mark.slow
+
 NOBODY_S_TOKENS = ("garbage", "eyJhbGciOiJub25lIn0.e30.", "ncsk_statickey-e00nothing_0000")
 REFUSALS = {"PERMISSION_DENIED", "NOT_FOUND"}
 

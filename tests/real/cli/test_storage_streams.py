@@ -194,7 +194,7 @@ class Cut:
 def test_a_download_goes_on_where_its_connection_broke(served: Served, bucket: str, tmp_path: Path) -> None:
     body = os.urandom(9 * MIB)
     served.client().put_object(Bucket=bucket, Key="k", Body=body)
-    s3 = Cut(served.client())
+    s3: Any = Cut(served.client())
     with (tmp_path / "out").open("wb") as file:
         assert streams.download_stream(s3, BucketPlace(bucket, "k"), file) == len(body)
     assert (tmp_path / "out").read_bytes() == body and s3.gets == 2
@@ -207,8 +207,9 @@ def test_an_object_that_was_replaced_meanwhile_is_not_joined(
         served.client().put_object(Bucket=bucket, Key="k", Body=os.urandom(9 * MIB))
 
     replace()
+    s3: Any = Cut(served.client(), replace)
     with (tmp_path / "out").open("wb") as file, pytest.raises(ClientError) as found:
-        streams.download_stream(Cut(served.client(), replace), BucketPlace(bucket, "k"), file)
+        streams.download_stream(s3, BucketPlace(bucket, "k"), file)
     assert found.value.code == "DATA_LOSS"
 
 

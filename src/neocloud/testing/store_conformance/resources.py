@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportMissingModuleSource=false
 """Conformance of resources, of their secrets, and of transactions."""
 
 import asyncio

@@ -15,6 +15,8 @@ from tests import control_plane, leftovers
 from tests.fast.object_gateway.s3.served import error_of
 from tests.fast.services.storage.served import ServedCloud
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024**2
 BUCKETS, FILESYSTEMS = "nebius.storage.v1.BucketService", "nebius.compute.v1.FilesystemService"
 

@@ -13,6 +13,8 @@ from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage import volumes as storage
 from neocloud.engines.podman.storage.volumes import Volumes
 
+pytestmark = pytest.mark.slow
+
 MEBIBYTE = 2**20
 
 

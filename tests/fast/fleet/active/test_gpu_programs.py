@@ -11,6 +11,8 @@ import torch
 
 from neocloud.fleet.active import corruption, gpu, training
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SIDE = 256
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="There is no GPU that CUDA can use")

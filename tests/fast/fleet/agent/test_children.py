@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from neocloud.fleet.nodes.events import Status
 from neocloud.fleet.policy.actions import Action
 from tests import ROOT
 from tests.fast.fleet.agent import trees
 from tests.fast.fleet.agent.conftest import Node
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = "tests.fast.fleet.agent.probe_program"
 

@@ -17,6 +17,8 @@ from neocloud.fleet.simulator.result import summarize
 from neocloud.fleet.simulator.scenario import Scenario
 from tests.fast.fleet.control.test_controller import ROOMY, Site
 
+pytestmark = pytest.mark.slow
+
 NOW = 30 * DAY
 
 

@@ -15,6 +15,8 @@ from neocloud.fleet.simulator.rates import CAUSES, OUTLIER
 from neocloud.fleet.simulator.result import summarize
 from neocloud.fleet.simulator.scenario import Scenario
 
+pytestmark = pytest.mark.slow
+
 SCENARIO = Scenario(gpus=256, days=20, rate=20, spares=8)
 SHIPPED = Setup("shipped", default_policy(), {})
 SEEDS = range(4)

@@ -14,6 +14,8 @@ from neocloud.fleet.simulator.rates import CAUSES, OUTLIER
 from neocloud.fleet.simulator.result import Result, summarize
 from neocloud.fleet.simulator.scenario import Scenario
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = 419
 PLAIN = Scenario(
     maintenance=0,

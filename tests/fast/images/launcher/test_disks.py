@@ -9,7 +9,10 @@ from launcher import disks, rights
 from launcher.desired import Disk
 from launcher.disks import DiskError, describe, firmware_of, has_esp, prepare
 
-pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils"),
+    pytest.mark.slow,
+]
 MIB = 2**20
 
 

@@ -12,6 +12,8 @@ from neocloud.model_gateway.compiled.turns import BASE_SECONDS
 from neocloud.testing.waiting import wait_until
 from tests.fast.model_gateway.conftest import CHAT, Served, body, events_of
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = {"regex": "|".join(["(a.*b.*){1,50}"] * 3000)}
 COMPILE_SECONDS = 0.2
 

@@ -34,7 +34,7 @@ from tests.fast.model_gateway.openai_files.conftest import EVERYTHING, READING, 
 from tests.fast.model_gateway.openai_files.test_batches import CHAT, in_state, jsonl, line
 from tests.fast.services.inference.test_file_buckets import FILE_BUCKETS, Cloud
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 BUCKET, SMALL = "team-data", "small-data"
 MIB = 1 << 20
 LINES = jsonl(*map(line, range(20)))

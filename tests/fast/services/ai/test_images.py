@@ -23,7 +23,7 @@ from tests.fast.object_gateway.oci.client import CONFIG, LAYER, MANIFEST, descri
 from tests.fast.services.ai.registry import RegistryCloud, registry_cloud
 from tests.fast.services.iam import keys
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 JOBS = "nebius.ai.v1.JobService"
 DAEMON = "serve --for ever"
 """No program that the fake engine knows, so it continues until somebody ends it."""

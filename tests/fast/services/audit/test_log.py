@@ -23,6 +23,8 @@ from neocloud.core.store import Page
 from neocloud.core.store.audit_query import AuditQuery
 from tests.fast.services.quotas.conftest import COUNT, REGION, Cloud, refused, running_cloud
 
+pytestmark = pytest.mark.slow
+
 STATUS = AuditEvent().status.__class__
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from neocloud.messages.nebius.compute.v1 import InstanceSpec
 
 from neocloud.core import contract
@@ -27,6 +28,8 @@ from neocloud.testing.waiting import FakeClock
 from tests.fast.services.compute import network
 from tests.fast.services.compute.cloud import boot_disk, instance_spec
 from tests.fast.services.fleet.hosts import set_drained
+
+pytestmark = pytest.mark.slow
 
 ID, PROJECT = "computeinstance-e00crash", "project-e00tests"
 SETTINGS: Any = SimpleNamespace(

@@ -17,7 +17,10 @@ from neocloud.services.compute import disk_export
 from neocloud.services.compute.disk_export import CLUSTER, ExportedFile, ExportRefused
 from tests.fast.services.compute.encrypted_disks import encrypt_disk
 
-pytestmark = pytest.mark.skipif(shutil.which("qemu-nbd") is None, reason="needs qemu-utils")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("qemu-nbd") is None, reason="needs qemu-utils"),
+    pytest.mark.slow,
+]
 MIB = 2**20
 DISK_BYTES = 600 * MIB + 12345 * 512
 """Two tables, and a last cluster that is not whole."""

@@ -22,6 +22,8 @@ from tests import control_plane
 from tests.fast.services.storage.cloud import AccessKey
 from tests.fast.services.storage.served import ServedCloud
 
+pytestmark = pytest.mark.slow
+
 PIECE = 2**20
 FILE = os.urandom(20 * PIECE)
 """Two parts of an upload."""

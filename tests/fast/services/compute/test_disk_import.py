@@ -13,7 +13,10 @@ import pytest
 from neocloud.services.compute import disk_import
 from neocloud.services.compute.disk_import import DISK, INCOMING, WHOLE, ImportRefused
 
-pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils"),
+    pytest.mark.slow,
+]
 MIB = 2**20
 SECRET = b"of the host" * 1000
 

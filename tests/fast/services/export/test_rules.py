@@ -27,6 +27,8 @@ from tests import control_plane
 from tests.fast.services.storage.cloud import AccessKey
 from tests.fast.services.storage.served import ServedCloud
 
+pytestmark = pytest.mark.slow
+
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 FIRST, SECOND = TODAY - 4 * DAY, TODAY - 3 * DAY

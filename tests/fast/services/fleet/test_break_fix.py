@@ -22,6 +22,8 @@ from tests.fast.services.fleet.test_fleet import WatchedCloud, eventually
 from tests.fast.services.iam import keys
 from tests.fast.services.slurm.cloud import fake_cloud
 
+pytestmark = pytest.mark.slow
+
 SERVICE = "neocloud.fleet.v1.BreakFixService"
 
 

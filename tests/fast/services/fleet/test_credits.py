@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from neocloud.core import contract
 from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
@@ -18,6 +20,8 @@ from neocloud.services.slurm.public import NODE_POOL, Worker
 from tests.fast.services.fleet.test_crash import START, in_service
 from tests.fast.services.fleet.test_fleet import WatchedCloud, cloud, eventually
 from tests.fast.services.slurm.cloud import fake_cloud
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["cloud"]
 CREDITS = "neocloud.billing.v1.CreditService/List"

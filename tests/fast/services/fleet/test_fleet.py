@@ -20,6 +20,8 @@ from tests.control_plane import sign_in
 from tests.fast.services.iam import keys
 from tests.fast.services.slurm.cloud import FakeCloud, fake_cloud
 
+pytestmark = pytest.mark.slow
+
 NODES = "neocloud.fleet.v1.NodeService"
 INCIDENTS = "neocloud.fleet.v1.IncidentService"
 

@@ -22,6 +22,8 @@ from tests.fast.services.fleet.test_fleet import WatchedCloud, eventually, of_ty
 from tests.fast.services.iam import keys
 from tests.fast.services.slurm.cloud import fake_cloud
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = "neocloud.fleet.v1.MaintenanceWindowService"
 
 

@@ -32,6 +32,8 @@ from neocloud.services.fleet.types import LIMITS
 from neocloud.testing.waiting import FakeClock
 from tests.fast.fleet.control.walk import CHECKS, Walk
 
+pytestmark = pytest.mark.slow
+
 POOL = "fleetpool-e00a"
 snapshot_of, from_snapshot = POOLS.snapshot_of, POOLS.from_snapshot
 AS_TRUSTED: dict[str, str] = dict(zip(CHECKS[:3], ("cpu", "memory", "gpu"), strict=True))

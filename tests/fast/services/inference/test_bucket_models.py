@@ -12,6 +12,8 @@ from tests.fast.services.inference.cloud import FakeCloud, fake_cloud, write_ada
 from tests.fast.services.storage.cloud import AccessKey
 from tests.fast.services.storage.served import ServedCloud
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Cloud(ServedCloud, FakeCloud):

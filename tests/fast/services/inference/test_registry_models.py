@@ -29,6 +29,8 @@ from tests.fast.object_gateway.oci.oras import Oras
 from tests.fast.services.inference.cloud import FakeCloud, fake_cloud, write_adapter, write_model
 from tests.fast.services.storage.served import ServedCloud
 
+pytestmark = pytest.mark.slow
+
 TITLE, PACKED = "org.opencontainers.image.title", "io.deis.oras.content.unpack"
 FILE = "application/octet-stream"
 Files = Mapping[str, bytes]

@@ -17,6 +17,8 @@ from neocloud.services.iam.access.tokens import token_issuer
 from neocloud.services.iam.types import ACCESS_PERMIT, CONTAINER, GROUP, STATIC_KEY
 from tests.fast.server.walk.cloud import TABLE, WalkedCloud, add_account, insert, walked_cloud
 
+pytestmark = pytest.mark.slow
+
 FIND = "neocloud.search.v1.SearchService/Find"
 ROLES = ("viewer", "slurm.viewer", "compute.images.user", "iam.viewer", "vpc.editor", "inference.user")
 

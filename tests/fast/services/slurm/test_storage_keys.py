@@ -36,6 +36,8 @@ from tests.fast.object_gateway.s3.served import error_of
 from tests.fast.services.slurm.test_members import join, leave, make_group, name_groups
 from tests.fast.services.storage.served import ServedCloud, object_gateway
 
+pytestmark = pytest.mark.slow
+
 ALLOW = "neocloud.slurm.v1.StorageAccessService/Allow"
 WITHDRAW = "neocloud.slurm.v1.StorageAccessService/Withdraw"
 PASSWORD = "correct horse battery staple"
@@ -224,7 +226,7 @@ def code_of(s3: Any) -> str:
     try:
         s3.list_objects_v2(Bucket="sets")
     except ClientError as error:
-        return str(dict(error.response)["Error"]["Code"])
+        return error.response.get("Error", {}).get("Code", "")
     return ""
 
 

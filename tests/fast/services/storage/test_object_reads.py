@@ -26,6 +26,8 @@ from tests.fast.services.storage.cloud import AccessKey
 from tests.fast.services.storage.served import ServedCloud, object_gateway
 from tests.fast.services.storage.test_temporary_keys import person as made_person
 
+pytestmark = pytest.mark.slow
+
 PLACE = ObjectLocation("data-sets", "chats/bank.jsonl")
 JOB = ResourceMetadata(id="finetuningjob-e00test")
 LIMIT = 1000

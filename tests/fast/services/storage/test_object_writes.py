@@ -15,6 +15,8 @@ from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unwr
 from tests.fast.object_gateway.s3.served import error_of
 from tests.fast.services.storage.test_object_reads import DENIED, JOB, Cloud, cloud
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["cloud"]
 FOLDER = ObjectLocation("data-sets", "out/job/")
 MIB = 1024**2

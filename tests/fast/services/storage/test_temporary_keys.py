@@ -19,6 +19,8 @@ from tests.control_plane import call
 from tests.fast.services.storage.cloud import AccountCloud, StorageCloud
 from tests.fast.services.storage.test_gateway_service import code_of, permissions, sign
 
+pytestmark = pytest.mark.slow
+
 ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
 PASSWORD = "correct horse battery staple"
 EMAIL = "alice@bank.example"

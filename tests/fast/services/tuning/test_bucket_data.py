@@ -18,6 +18,8 @@ from tests.fast.services.storage.cloud import AccessKey
 from tests.fast.services.storage.served import ServedCloud
 from tests.fast.services.tuning.cloud import CHAT, JOBS, FakeCloud, add_model, create_job, fake_cloud
 
+pytestmark = pytest.mark.slow
+
 DATA = (json.dumps(CHAT) + "\n").encode() * 40
 URL = "s3://data-sets/chats/bank.jsonl"
 

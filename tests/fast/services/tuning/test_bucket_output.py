@@ -17,6 +17,8 @@ from neocloud.testing.waiting import until
 from tests.fast.services.tuning.cloud import JOBS, add_model, create_job, fake_cloud
 from tests.fast.services.tuning.test_bucket_data import Cloud, bucket_id, code_of, tuner
 
+pytestmark = pytest.mark.slow
+
 URL = "s3://data-sets/out"
 
 

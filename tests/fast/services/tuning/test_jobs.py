@@ -20,6 +20,8 @@ from tests.fast.services.tuning.cloud import (
     started_job,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def attempt_of(cloud: FakeCloud, job_id: str) -> str:
     pod = cloud.pod(job_id)

@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.tuning import FineTuningJobMeter
 from neocloud.services.tuning.types import JOB, JobState
+
+pytestmark = pytest.mark.slow
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -1,4 +1,3 @@
-# pyright: standard
 """Options of `neo slurm cluster create` that are fields of the cluster's spec."""
 
 import re

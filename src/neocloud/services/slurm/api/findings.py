@@ -1,4 +1,3 @@
-# pyright: standard
 """Findings of a readiness check: the thresholds, and what the reports of probes mean. Pure.
 
 Probes run programs of the tenant, which may print anything: a report is read with bounds and type checks.

@@ -25,6 +25,8 @@ from tests.fast.object_gateway.work.scan.layers import RELEASE, STATUS, debian, 
 from tests.fast.object_gateway.work.scan.test_advisories import TRACKER
 from tests.fast.object_store.stores import opened, read
 
+pytestmark = pytest.mark.slow
+
 CURL = package("libcurl4", "1.0-1+b2", "curl (1.0-1)")
 
 
