@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
 from botocore.loaders import Loader, create_loader
 
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 CONNECTIONS = 32
 _NOTHING = os.devnull

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from awscrt import checksums as crt
 from botocore.exceptions import BotoCoreError, ClientError
 
-from neocloud.client.s3_calls import S3, Answer
 from neocloud.core.byte_streams import Readable
 from neocloud.core.cleanup import undo_on_error
+from neocloud.core.s3_calls import S3, Answer
 
 MIB = 1024**2
 PART_BYTES = 16 * MIB

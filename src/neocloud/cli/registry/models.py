@@ -15,7 +15,7 @@ from pathlib import Path
 from neocloud.cli.registry.client import Blob, Descriptor, RegistryClient, described
 from neocloud.cli.storage.places import BucketPlace
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 MODEL = "application/vnd.cncf.model"
 ARTIFACT_TYPE, CONFIG_TYPE = f"{MODEL}.manifest.v1+json", f"{MODEL}.config.v1+json"

@@ -11,7 +11,7 @@ from awscrt import checksums as crt
 
 from neocloud.cli.storage.places import BucketPlace
 from neocloud.cli.storage.service import CHECKSUM, S3Error, s3_errors
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 CHUNK_BYTES = 4 * 1024**2
 _GONE = ("404", "NoSuchKey")

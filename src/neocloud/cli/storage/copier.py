@@ -26,7 +26,7 @@ from neocloud.cli.storage.places import PARTIAL_SUFFIX, BucketPlace, relative_pa
 from neocloud.cli.storage.service import CHECKSUM, s3_errors
 from neocloud.client.errors import ClientError
 from neocloud.client.s3 import CONNECTIONS
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 from neocloud.core.untrusted.files import Folder
 
 MIB = 1024**2

@@ -7,7 +7,7 @@ from neocloud.cli.storage.copier import LocalRoot, RemoteRoot, Root, remove
 from neocloud.cli.storage.runner import Outcome
 from neocloud.cli.storage.service import s3_errors
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3, Answer
+from neocloud.core.s3_calls import S3, Answer
 
 AT_ONCE = 1000
 """Objects that S3 deletes in one request."""

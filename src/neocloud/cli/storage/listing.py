@@ -8,7 +8,7 @@ from datetime import datetime
 
 from neocloud.cli.storage.places import PARTIAL_SUFFIX, BucketPlace, UnsafeKey, key_of
 from neocloud.cli.storage.service import s3_errors
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 from neocloud.core.untrusted.files import Folder
 
 DEEPEST = 100

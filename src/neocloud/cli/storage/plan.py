@@ -26,7 +26,7 @@ from neocloud.cli.storage.places import (
     relative_path,
 )
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 from neocloud.core.untrusted.files import Folder
 
 

@@ -21,8 +21,8 @@ from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.client.s3 import s3_client
-from neocloud.client.s3_calls import S3
 from neocloud.core import contract
+from neocloud.core.s3_calls import S3
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.storage.v1 import TemporaryKey

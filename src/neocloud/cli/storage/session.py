@@ -12,7 +12,7 @@ from neocloud.cli.resources.lookup import project_id_of
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 EnvKeyOption = Annotated[
     bool,

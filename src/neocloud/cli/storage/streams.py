@@ -15,9 +15,9 @@ from neocloud.cli.storage.copier import Count, damaged, upload_headers
 from neocloud.cli.storage.places import BucketPlace
 from neocloud.cli.storage.service import ATTEMPTS, s3_errors
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
 from neocloud.client.s3_uploads import TooLong, upload
 from neocloud.core.byte_streams import Readable
+from neocloud.core.s3_calls import S3
 
 _BROKEN = (HTTPError, HTTPClientError, IncompleteReadError)
 

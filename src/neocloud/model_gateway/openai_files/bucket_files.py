@@ -22,9 +22,9 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from neocloud.client.s3_calls import S3, Answer
 from neocloud.core.clock import SystemClock
 from neocloud.core.loops import every
+from neocloud.core.s3_calls import S3, Answer
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.inference.v1 import (
     IssueFileKeyRequest,

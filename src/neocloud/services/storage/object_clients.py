@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from neocloud.client.s3_calls import S3
 from neocloud.core import contract, wire
 from neocloud.core.readers import Subject
+from neocloud.core.s3_calls import S3
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.data_plane.access_keys import KeyLimit

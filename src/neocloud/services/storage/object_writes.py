@@ -6,9 +6,9 @@ import threading
 from datetime import timedelta
 from typing import IO
 
-from neocloud.client.s3_calls import S3
 from neocloud.core.byte_streams import Readable
 from neocloud.core.readers import Subject
+from neocloud.core.s3_calls import S3
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata

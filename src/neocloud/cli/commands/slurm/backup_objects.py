@@ -29,7 +29,7 @@ from neocloud.cli.commands.slurm.backup_file import (
 from neocloud.cli.storage.places import SCHEME, BucketPlace, bucket_place_of
 from neocloud.cli.storage.session import s3_session
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 PIECE_BYTES = 8 * 1024**2
 TRIES = 4

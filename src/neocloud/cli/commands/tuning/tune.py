@@ -117,7 +117,7 @@ def _training(
 
 @dataclass(frozen=True)
 class _Serving:
-    """Whether and how the new model is served once the job has ended."""
+    """Options about serving the new model once the job has ended."""
 
     serve_it: ServeItOption = False
     question: QuestionOption = ""

@@ -11,7 +11,7 @@ from neocloud.cli.storage.places import BucketPlace, bucket_place_of
 from neocloud.cli.storage.session import EnvKeyOption, duration_of, s3_session
 from neocloud.cli.terminal import echo, exit_code, one_line
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 if TYPE_CHECKING:
     from neocloud.cli.storage.listing import Item

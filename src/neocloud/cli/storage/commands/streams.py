@@ -9,7 +9,7 @@ from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.storage.places import STREAM, BucketPlace, bucket_place_of
 from neocloud.cli.terminal import report
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 INTERRUPTED = 130
 KIB = 1024

@@ -13,7 +13,7 @@ from neocloud.cli.storage.places import Place, place_of
 from neocloud.cli.storage.session import EnvKeyOption, s3_session
 from neocloud.cli.terminal import echo, exit_code, one_line, report
 from neocloud.client.errors import ClientError
-from neocloud.client.s3_calls import S3
+from neocloud.core.s3_calls import S3
 
 if TYPE_CHECKING:
     from neocloud.cli.storage.plan import Plan
