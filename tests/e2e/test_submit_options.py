@@ -24,7 +24,6 @@ def user(bank: Cluster) -> Iterator[str]:
         f"useradd --create-home --shell /bin/bash {USER}; sacctmgr -i -Q add user {USER} account=root;"
         f"echo 'export GREETING=hello' >> /home/{USER}/.profile"
     )
-    by_user(bank, "printf '#SCRON --mem=50 --time=1\\n* * * * * echo $GREETING >> ~/ticked\\n' | scrontab -")
     yield USER
     by_user(bank, "scrontab -r; scancel --me")
     bank.wait_until_idle()
@@ -134,8 +133,11 @@ def test_every_option_of_the_help_leaves_the_nodes_up_and_jobs_beside_it_running
 
 
 def test_what_scrontab_has_runs_by_the_clock_with_the_users_environment(bank: Cluster) -> None:
+    """The crontab is set here, since the tests before break the login of the user on purpose."""
+    by_user(bank, "printf '#SCRON --mem=50 --time=1\\n* * * * * echo $GREETING >> ~/ticked\\n' | scrontab -")
     wait_until(lambda: "hello" in by_user(bank, "cat ticked || true"), "it has run", seconds=130)
     assert "echo $GREETING" in by_user(bank, "scrontab -l")
+    by_user(bank, "scrontab -r")
 
 
 def test_mpi_makes_no_folder_where_a_job_says(bank: Cluster) -> None:

@@ -83,8 +83,8 @@ async def two_tenants(cloud: MeasuredCloud, store: Store) -> tuple[Reader, str]:
     """Return a reader of another tenant beside whose series lie ours, and its project."""
     token, project = await cloud.other_tenant()
     await store.add(
-        f'{SECRET}{{project="{cloud.project_id}",name="ours"}} 4711\n'
-        f'{SECRET}_of_operators{{name="ours"}} 4712\n'
+        f'{SECRET}{{project="{cloud.project_id}",name="ours"}} 471147114711\n'
+        f'{SECRET}_of_operators{{name="ours"}} 471247124712\n'
         f'{SECRET}{{project="{project}",name="theirs"}} 1\n'
     )
     await store.appears(f'{SECRET}{{name="ours"}}')
@@ -116,7 +116,7 @@ ATTACKS = (
     f'topk(10, {{__name__=~"{SECRET}.*"}})',
     f'{SECRET}{{project="OURS"}} offset 1s',
     f"{SECRET} @ end()",
-    f'absent({SECRET}{{project="OURS"}}) and vector(4711) < 0',
+    f'absent({SECRET}{{project="OURS"}}) and vector(471147114711) < 0',
     f'label_join({SECRET}, "x", ",", "project", "name")',
     f"{SECRET}{{}}#\"}}&extra_filters[]={{project='OURS'}}",
 )
@@ -135,11 +135,13 @@ async def test_no_expression_reads_another_tenant(cloud: MeasuredCloud, store: S
                 assert answer.status_code in (200, 400, 422), answer.text
                 answered += answer.status_code == 200
                 content = answer.text if answer.status_code == 200 else ""
-                assert not any(each in content for each in ("4711", "4712", '"ours"')), expression
+                assert not any(each in content for each in ("471147114711", "471247124712", '"ours"')), (
+                    expression
+                )
     assert answered > 2 * len(ATTACKS), "most of them are queries that the store understands"
     assert (await outsider.result(SECRET))[0]["value"][1] == "1", "its own is there"
     mine = Reader(cloud, cloud.token, cloud.project_id)
-    assert [each["value"][1] for each in await mine.result(SECRET)] == ["4711"], "and ours for us"
+    assert [each["value"][1] for each in await mine.result(SECRET)] == ["471147114711"], "and ours for us"
 
 
 async def test_no_other_page_and_no_parameter_opens_it(cloud: MeasuredCloud, store: Store) -> None:
@@ -168,7 +170,7 @@ async def test_no_other_page_and_no_parameter_opens_it(cloud: MeasuredCloud, sto
         url = f"{outsider.base}/{quote(path, safe='/%.')}"
         answer = await outsider.get(f"{url}?{parameters}")
         assert answer.status_code in (400, 404), (path, answer.text)
-        assert "4711" not in answer.text
+        assert "471147114711" not in answer.text
     for name in ("extra_label", "extra_filters", "extra_filters[]", "extra_anything"):
         value = f"project={cloud.project_id}" if name == "extra_label" else ours
         for more in ({"params": {"query": SECRET, name: value}}, {"data": {"query": SECRET, name: value}}):
@@ -188,7 +190,10 @@ async def test_the_rights_on_the_project_decide(cloud: MeasuredCloud, store: Sto
     for project in (cloud.project_id, cloud.tenant_id, "project-e00none", 'x"} or {y="', "."):
         other = Reader(cloud, outsider.headers["authorization"][7:], quote(project, safe=""))
         answer = await other.get(f"{other.base}/query", params={"query": SECRET})
-        assert answer.status_code in (400, 403, 404) and "4711" not in answer.text, (project, answer.text)
+        assert answer.status_code in (400, 403, 404) and "471147114711" not in answer.text, (
+            project,
+            answer.text,
+        )
     refused = await outsider.get(f"{outsider.all}/query", params={"query": SECRET})
     assert refused.status_code == 403 and "operator" in refused.json()["message"]
     posted = await outsider.get(f"{outsider.all}/query", "POST", data={"query": SECRET})

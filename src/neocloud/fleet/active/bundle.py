@@ -14,6 +14,7 @@ import neocloud
 from neocloud.fleet.active.catalogue import FILE
 
 MODULES = (
+    "core/json_values.py",
     *("fleet/policy/actions.py", "fleet/nodes/events.py", "fleet/nodes/gpu_use.py", "fleet/nodes/parts.py"),
     *(f"fleet/agent/{name}.py" for name in ("child", "document", "host_files", "probe_result")),
 )
@@ -48,7 +49,7 @@ def _archive() -> bytes:
     own = sorted((root / "fleet/active").glob("*.py"))
     sources = [root / each for each in MODULES] + [each for each in own if each.name not in NOT_PACKED]
     entries = {f"neocloud/{each.relative_to(root)}": each.read_bytes() for each in sources}
-    for folder in ("", "fleet/", "fleet/agent/", "fleet/nodes/", "fleet/policy/"):
+    for folder in ("", "core/", "fleet/", "fleet/agent/", "fleet/nodes/", "fleet/policy/"):
         entries[f"neocloud/{folder}__init__.py"] = b""
     for name in (FILE, GOLDEN_LOSSES):
         entries[f"neocloud/fleet/active/{name}"] = (root / "fleet/active" / name).read_bytes()

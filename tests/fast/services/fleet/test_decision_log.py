@@ -28,11 +28,11 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+def lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Lines:
     handler = Lines()
     logger = logging.getLogger("neocloud.services.fleet.logs.decision_log")
     monkeypatch.setattr(logger, "handlers", [handler])
-    monkeypatch.setattr(logger, "level", logging.INFO)
+    caplog.set_level(logging.INFO, logger.name)  # forgets, too, what the logger was found to leave out
     return handler
 
 

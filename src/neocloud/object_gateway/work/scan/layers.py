@@ -87,6 +87,9 @@ class _Start(io.RawIOBase):
         self._first = first
         self._rest = rest
 
+    def readable(self) -> bool:  # Arrow asks
+        return True
+
     def read(self, size: int = -1) -> bytes:
         if not self._first:
             return self._rest.read(size)
@@ -115,6 +118,9 @@ class _Bounded(io.RawIOBase):
         super().__init__()
         self._source = source
         self._image = image
+
+    def readable(self) -> bool:
+        return True
 
     def read(self, size: int = -1) -> bytes:
         found = self._source.read(size)
