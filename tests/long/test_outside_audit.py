@@ -19,6 +19,7 @@ import pytest
 
 from neocloud.cli.scorecard.scorecard import Score, read_report
 from tests import ROOT
+from tests.clients import CLIENTS
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
 from tests.e2e.simulated_gpus import simulated_gpus
@@ -119,7 +120,7 @@ def audit(audited: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Audit:
 def pack(archive: Path) -> Path:
     """Return an archive of the auditor, as PyPI has it."""
     run([ROOT / "scripts" / "install-client", "clustermax"], env={**os.environ, "PYTHON": sys.executable})
-    (packages,) = (ROOT / ".cache" / "clients" / "clustermax" / "lib").glob("python3*/site-packages")
+    (packages,) = (CLIENTS / "clustermax" / "lib").glob("python3*/site-packages")
     with tarfile.open(archive, "w:gz") as packed:
         for name in ("cmax", "prompt_toolkit", "wcwidth", "yaml"):
             packed.add(packages / name, name)

@@ -82,8 +82,11 @@ class LazyGroup(TyperGroup):
 
 @dataclass(frozen=True)
 class Options:
-    """In the annotation of a command's parameter: it stands for the parameters of a function or class, whose
-    answer is its value. Commands share options by it, and what these mean."""
+    """Marks a parameter of a command that stands for several options: those that `build` takes.
+
+    The value of the parameter is what `build`, a function or class, returns for them. Commands share options
+    with their meaning in this way.
+    """
 
     build: Callable[..., Any]
     is_last: bool = False
@@ -104,7 +107,7 @@ class CommandApp(typer.Typer):
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with the parameters that its `Options` stand for in their place."""
+    """Return the function with its `Options` replaced by the parameters that they stand for."""
     own = inspect.signature(function, eval_str=True).parameters
     groups = {
         name: Options(_with_options(each.build), each.is_last)
@@ -133,8 +136,10 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take(command: Callable[..., Any], parameters: Mapping[str, tuple[Any, Any]]) -> None:
-    """Let a function with `**given` have these parameters, each an annotation and a default, as Typer reads
-    them. `inspect.Parameter.empty` is no default."""
+    """Give a function with `**given` the signature that Typer reads: annotation and default by name.
+
+    `inspect.Parameter.empty` stands for no default.
+    """
     keyword = inspect.Parameter.KEYWORD_ONLY
     signature = [
         inspect.Parameter(name, keyword, annotation=annotation, default=default)

@@ -265,7 +265,7 @@ def _digits(text: str) -> str:
 
 
 def _keep(authority: bytes) -> Path:
-    """Write it where profiles name it. It is no secret."""
+    """Write it where profiles name it. It is not a secret."""
     path = config_file().parent / "authorities" / f"{_digits(fingerprint(authority))[:32]}.pem"
     make_private_parents(path)
     write_file(path, ssl.DER_cert_to_PEM_cert(authority))

@@ -99,7 +99,7 @@ async def renew_certificate(
 
 
 async def keep_certificate(ensure: Callable[[], object], whose: str, clock: Clock) -> None:
-    """Make or renew a certificate that is no other's business before it ends. A failure is tried again. Never
+    """Make or renew a certificate that nothing else renews before it ends. A failure is tried again. Never
     returns."""
     await every(
         *(RENEWAL_CHECK_SECONDS, partial(asyncio.to_thread, ensure)),

@@ -236,7 +236,7 @@ def _refusal(code: grpc.StatusCode, message: str) -> Refused | ControlPlaneUnava
 
 
 def _is_rate(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether the caller calls too often, which is no quota."""
+    """Return whether the caller calls too often, which is not a quota."""
     status = status_of(error)
     if error.code() is not Code.RESOURCE_EXHAUSTED or status is None:
         return False

@@ -23,7 +23,7 @@ class NewManifest:
     """The digest of the manifest that this one is about; it need not exist."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     blobs: tuple[str, ...] = ()
-    """The digests of what a manifest names and is no manifest, such as config and layers: they have to be
+    """The digests of what a manifest names and is not a manifest, such as config and layers: they have to be
     there."""
     manifests: tuple[str, ...] = ()
     """The manifests that an index names; they have to exist."""

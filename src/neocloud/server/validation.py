@@ -303,7 +303,7 @@ def _of_field(field: contract.Field) -> tuple[int, bool, str | None]:
 
 
 def text_limit(field: contract.Field) -> int:
-    """Return the bytes that a field's text may have; 0 when it is no text, or its own rule says."""
+    """Return the bytes that a field's text may have; 0 when it is not a text, or its own rule says."""
     is_text = field.cpp_type == field.CPPTYPE_STRING
     if not is_text or field.full_name in _LIMITED_TOGETHER or _has_own_length(field):
         return 0

@@ -17,6 +17,7 @@ import pytest
 from neocloud.services.inference.model_server_key import COMPILE_NICENESS
 from neocloud.testing.waiting import wait_until
 from tests import ROOT
+from tests.clients import CLIENTS
 from tests.e2e.inference.served import Served
 
 HELLO: Any = [{"role": "user", "content": "How do I block my card when I have lost it on a journey abroad?"}]
@@ -138,7 +139,7 @@ def test_fine_tuning_is_asked_of_the_control_plane(served: Served, client: opena
 
 def test_javascript(served: Served) -> None:
     subprocess.run([ROOT / "scripts" / "install-client", "openai-js"], check=True)
-    sdk = ROOT / ".cache" / "clients" / "openai-js"
+    sdk = CLIENTS / "openai-js"
     asked = {"model": served.name, "messages": HELLO, "max_tokens": 8, "temperature": 0}
     script = f"""
         import {{ createRequire }} from "node:module";

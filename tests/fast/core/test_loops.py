@@ -20,7 +20,7 @@ BROAD = re.compile(r" +except( (Base)?Exception\b.*)?:")
 
 
 class _Ended(BaseException):
-    """Ends the loop of a test: it is no Exception."""
+    """Ends the loop of a test: it is not an Exception."""
 
 
 async def _lines(

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.clients import CLIENTS
 from tests.e2e.cloud import Cloud, run
-
-CLIENTS = ROOT / ".cache" / "clients"
 
 
 @pytest.fixture(scope="package")

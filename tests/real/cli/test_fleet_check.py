@@ -64,14 +64,14 @@ def test_a_probe_without_an_answer_is_shown_and_ends_with_1(healthy: Path) -> No
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[8]", "is not an object"),
         ('{"gpu": 8}', "'gpu' is not one of gpus, nvlinks"),
         ('{"gpus": "eight"}', "gpus is not a whole number"),
         ('{"gpus": -1}', "gpus is not a whole number"),
         ('{"mounts": "/jail"}', "mounts is not a list of paths"),
         ('{"mounts": ["jail"]}', "mounts is not a list of paths"),
-        ("[" * 60_000, "is no JSON"),
+        ("[" * 60_000, "is not JSON"),
         (" " * 70_000, "is larger than"),
     ],
 )

@@ -24,6 +24,7 @@ from nebius.sdk import SDK
 
 from neocloud.testing.emulator import Emulator
 from tests import ROOT
+from tests.clients import CLIENTS
 from tests.fast.container_images import busybox_layer, write_layout
 from tests.fast.object_gateway.work.scan.layers import debian, package
 from tests.fast.object_gateway.work.scan.test_advisories import TRACKER
@@ -299,7 +300,7 @@ def test_oras_pushes_artifacts_and_what_is_about_them(
     sdk: SDK, neocloud_emulator: Emulator, clients: Clients
 ) -> None:
     """A client that shares no code with the others."""
-    program = ROOT / ".cache" / "clients" / "oras" / "bin" / "python"
+    program = CLIENTS / "oras" / "bin" / "python"
     if not program.exists():
         environment = {**os.environ, "PYTHON": sys.executable}
         subprocess.run([ROOT / "scripts" / "install-client", "oras"], env=environment, check=True)

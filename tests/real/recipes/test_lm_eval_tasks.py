@@ -16,10 +16,11 @@ from neocloud.cli.evaluation.tasks import PROGRAM_VARIABLE, Tasks, task_results
 from neocloud.client.credentials import StaticToken
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
+from tests.clients import CLIENTS
 from tests.fast.cli.evaluation.served_model import KEY, ServedModel, running
 from tests.fast.recipes.conftest import RECIPES
 
-PROGRAM = RECIPES.parent / ".cache" / "clients" / "lm-eval" / "bin" / "lm-eval"
+PROGRAM = CLIENTS / "lm-eval" / "bin" / "lm-eval"
 TASKS = RECIPES / "tasks"
 LIMIT = 6
 

@@ -101,7 +101,7 @@ def get(
     show(output, contract.to_document(item), fields_table(pairs))
 
 
-@app.command("set", context_settings={"ignore_unknown_options": True})  # a limit of -1 is no option
+@app.command("set", context_settings={"ignore_unknown_options": True})  # a limit of -1 is not an option
 def set_limit(
     client: Connected,
     profile: CurrentProfile,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any]
 _BODY = "The body is not a JSON object of "
-"""How the contract refuses a request that is no message; a user who gave options has sent no body."""
+"""How the contract refuses a request that is not a message; a user who gave options has sent no body."""
 WRITABLE_METADATA = ("name", "parent_id", "labels")
 
 

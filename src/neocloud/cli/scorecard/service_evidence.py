@@ -1,6 +1,6 @@
 """Evidence for criteria of ClusterMAX from the services of a cloud: audit log, borders, orchestration.
 
-That something is configured is no proof that it holds: without a record of a try it is `not_run`.
+That something is configured is not proof that it holds: without a record of a try it is `not_run`.
 """
 
 from collections.abc import Iterator

@@ -96,7 +96,7 @@ def facts_of(s3: S3, place: BucketPlace) -> Facts | None:
         known = [each for each in ALGORITHMS if is_whole and f"Checksum{each}" in found]
         if known:
             return Facts(found["ContentLength"], known[0], found[f"Checksum{known[0]}"])
-        is_secret = "SSECustomerAlgorithm" in found  # then the ETag is no MD5
+        is_secret = "SSECustomerAlgorithm" in found  # then the ETag is not an MD5
         etag = "" if is_secret else str(found.get("ETag", "")).strip('"')
         part = s3.head_object(**where, PartNumber=1)["ContentLength"] if "-" in etag else 0
     return Facts(found["ContentLength"], etag=etag, part_size=part)

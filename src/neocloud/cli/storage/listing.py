@@ -27,7 +27,7 @@ class Item:
 class Listing:
     items: dict[str, Item] = field(default_factory=dict[str, Item])
     left_out: list[str] = field(default_factory=list[str])
-    """Links and what is no regular file: they are not followed or read."""
+    """Links and what is not a regular file: they are not followed or read."""
     problems: list[str] = field(default_factory=list[str])
 
 

@@ -77,7 +77,7 @@ def _require_private(folder: Path) -> None:
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ClientError(
-            "FAILED_PRECONDITION", f"{folder} is no folder of yours", "Name another one with --cache"
+            "FAILED_PRECONDITION", f"{folder} is not a folder of yours", "Name another one with --cache"
         )
     if found.st_mode & OTHERS:
         raise ClientError(

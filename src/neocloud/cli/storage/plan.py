@@ -36,7 +36,7 @@ class Plan:
     target: Root
     pairs: list[Pair]
     left_out: Sequence[str] = ()
-    """Links and what is no file, which are not copied."""
+    """Links and what is not a file, which are not copied."""
     problems: Sequence[str] = ()
     """Items of the source that could not be listed."""
     unwanted: list[str] = field(default_factory=list[str])

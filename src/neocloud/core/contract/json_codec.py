@@ -75,7 +75,7 @@ def from_dict(message_class: type[M], content: dict[str, Any]) -> M:
 def from_json(
     message_class: type[M], text: str | bytes, *, check: Callable[[object], None] = lambda content: None
 ) -> M:
-    """Return the message. Raise ApiError (INVALID_ARGUMENT) when the text is no JSON object of this type.
+    """Return the message. Raise ApiError (INVALID_ARGUMENT) when the text is not a JSON object of this type.
 
     `check` gets the parsed content, and may raise, before a message is made of it, which takes far longer
     than parsing."""

@@ -41,7 +41,7 @@ def document_of(world: FakeWorld) -> Document:
 
 def fill_world(world: FakeWorld, document: Document) -> None:
     """Fill a new world from a document. Raises KeyError, TypeError or ValueError for a document
-    that is no world's."""
+    that is not a world's."""
     world.namespaces.update(document["namespaces"])
     _fill(world.objects, [(key, read_manifest(found)) for key, found in document["objects"]])
     _fill(world.pods, [(key, _pod_from(pod)) for key, pod in document["pods"]])

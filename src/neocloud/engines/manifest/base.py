@@ -190,7 +190,7 @@ def decode(kind: type[Type], document: Document, **more: object) -> Type:
 
 @cache
 def _keys(kind: type) -> Mapping[str, Field[Any]]:
-    """Fields by Kubernetes' key; a field with the key "" is no part of the dictionary."""
+    """Fields by Kubernetes' key; a field with the key "" is not a part of the dictionary."""
     found = {each.metadata.get("key", _camel(each.name)): each for each in fields(kind)}
     return {key: each for key, each in found.items() if key}
 

@@ -218,7 +218,7 @@ def _read(kind: type[Kind], path: Path) -> Kind | None:
     except ManifestError as error:
         raise EngineError(f"The record {path} cannot be read: {error}") from error
     if not isinstance(found, kind):
-        raise EngineError(f"The record {path} cannot be read: it is no {kind.__name__}")
+        raise EngineError(f"The record {path} cannot be read: it is not a {kind.__name__}")
     return found
 
 

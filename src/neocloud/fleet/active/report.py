@@ -60,7 +60,7 @@ def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> 
     except DocumentError:
         raise
     except ValueError as error:
-        raise DocumentError(f"it is no JSON: {str(error)[:200]}") from None
+        raise DocumentError(f"it is not JSON: {str(error)[:200]}") from None
     names = {"format", "document", "measured", "seconds", "preempted", "preempted_after_s"}
     if not is_object(given) or set(given) != names:
         raise DocumentError(f"it does not have the fields {', '.join(sorted(names))}")

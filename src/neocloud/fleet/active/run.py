@@ -125,7 +125,7 @@ class Runner:
             measured += found
         elif isinstance(said, NotRun) or said.status is not Status.PASS:
             return NotRun(check.name, waited)
-        return said  # what passes in spite of the load is no value to compare others with
+        return said  # what passes in spite of the load is not a value to compare others with
 
     def _reason_against(self, check: ActiveCheck) -> str:
         self._preempted = self._preempted or self.stop()

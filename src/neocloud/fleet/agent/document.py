@@ -107,7 +107,7 @@ def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> 
     except DocumentError:
         raise
     except ValueError as error:
-        raise DocumentError(f"it is no JSON: {str(error)[:200]}") from None
+        raise DocumentError(f"it is not JSON: {str(error)[:200]}") from None
     return from_json(given, host=host, at=at)
 
 

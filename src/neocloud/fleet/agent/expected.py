@@ -69,7 +69,7 @@ def read_expected(path: Path) -> Expected:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ExpectationError):
             raise
-        raise ExpectationError(f"{path} is no JSON: {error}") from None
+        raise ExpectationError(f"{path} is not JSON: {error}") from None
     if not is_object(given):
         raise ExpectationError(f'{path} is not an object such as {{"gpus": 8}}')
     values = dict[str, Any]()

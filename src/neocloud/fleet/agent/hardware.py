@@ -133,7 +133,7 @@ def _adapters(tree: Tree) -> Iterator[HostPart]:
     for name in tree.names(NET):
         folder = f"{NET}/{name}"
         if not tree.exists(f"{folder}/device/vendor"):
-            continue  # a bridge or tunnel is no part
+            continue  # a bridge or tunnel is not a part
         ids = (_text(tree, f"{folder}/device/{each}").removeprefix("0x") for each in ("vendor", "device"))
         yield HostPart("nic", name, ":".join(ids), _text(tree, f"{folder}/address"))
 

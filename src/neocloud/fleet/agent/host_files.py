@@ -123,7 +123,7 @@ class Tree:
         try:
             return json.loads(self.text(f"{CALLS}/{name}.json"))
         except ValueError as error:
-            raise OSError(f"{CALLS}/{name}.json is no JSON") from error
+            raise OSError(f"{CALLS}/{name}.json is not JSON") from error
 
 
 class _Timex(ctypes.Structure):

@@ -141,7 +141,7 @@ class Breakers:
         self._canary(("check", event.check), event.node, event.at)
         if event.is_dead:
             self.dead.append(event.at)
-            return  # no breaker let it through, so it is no canary
+            return  # no breaker let it through, so it is not a canary
         in_cluster = max(limits.smallest_cluster_limit, int(limits.cluster_drains * fleet_size))
         counts: tuple[tuple[Key, int, int], ...] = (
             (("cluster", ""), len(self.drains), in_cluster),

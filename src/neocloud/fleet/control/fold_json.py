@@ -50,7 +50,7 @@ FOLDED_BY = ("policy", "nodes", "control")
 
 
 class BadFold(ValueError):
-    """A document that is no fold, or a value that this code does not keep; the message says why."""
+    """A document that is not a fold, or a value that this code does not keep; the message says why."""
 
 
 def encode(value: object, more: Iterable[type[Any]] = ()) -> bytes:

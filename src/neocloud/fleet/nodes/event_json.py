@@ -1,6 +1,6 @@
 """Events of nodes as JSON objects, and back.
 
-Reading is strict: a document that is no event exactly as this release writes it is refused, since a state
+Reading is strict: a document that is not an event exactly as this release writes it is refused, since a state
 that is folded over half-read events would be wrong without a sign of it. A field that a later release adds
 has to be given a default in `ADDED` here, so that older events stay readable.
 """
@@ -46,7 +46,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 
 
 class BadEvent(ValueError):
-    """A document that is no event; the message says why."""
+    """A document that is not an event; the message says why."""
 
 
 def encode(event: Event) -> bytes:

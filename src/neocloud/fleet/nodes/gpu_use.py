@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Measure(NamedTuple):
     series: str
     most: float
-    """Upper limit: a number above it, or below 0, is no reading."""
+    """Upper limit: a number above it, or below 0, is not a reading."""
     description: str
 
 

@@ -19,7 +19,7 @@ class Action(StrEnum):
 
     @property
     def rung(self) -> int:
-        """Position on the ladder; 0 is no action."""
+        """Position on the ladder; 0 is not an action."""
         return _RUNGS[self]
 
 

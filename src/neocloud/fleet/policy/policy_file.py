@@ -75,7 +75,7 @@ def composed(text: str, file: str, most_characters: int) -> yaml.Node | None:
         return cast(yaml.Node | None, yaml.compose(text, Loader=yaml.CSafeLoader))  # pyright: ignore[reportUnknownMemberType]
     except (yaml.YAMLError, RecursionError, UnicodeEncodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "it is no YAML"
+        problem = getattr(error, "problem", None) or "it is not YAML"
         raise PolicyError(f"{file}, line {mark.line + 1 if mark else 1}: {problem}") from None
 
 

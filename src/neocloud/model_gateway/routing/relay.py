@@ -150,7 +150,7 @@ class ResponseRelay:
             self._model_fields = (_model_field(target.served_name), _model_field(target.name))
 
     async def send(self, connection: Connection, data: bytes) -> bytes:
-        """Send the request and return the first bytes of the response, or all of it where it is no stream.
+        """Send the request and return the first bytes of the response, or all of it where it is not a stream.
 
         Raises ReplicaFailed, RequestStopped.
         """

@@ -63,10 +63,9 @@ class WorkReconciler(ABC, Generic[_Work]):
     async def run(self) -> None:
         """Follow and report until cancelled."""
         poll = LongPoll(self._clock, self._noun, lambda: self._list(self._version), self._take)
+        problem, expected = f"{self._noun} could not be reported", (ObjectStoreError,)
         reporting = every(
-            *(REPORT_SECONDS, self._report, f"{self._noun} could not be reported", self._clock),
-            expected=(ObjectStoreError,),
-            is_first_now=False,
+            REPORT_SECONDS, self._report, problem, self._clock, expected=expected, is_first_now=False
         )
         loops = [asyncio.create_task(poll.run()), asyncio.create_task(reporting)]
         try:

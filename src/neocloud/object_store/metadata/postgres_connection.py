@@ -164,7 +164,7 @@ class Taken(psycopg.OperationalError):
 
 def connect(address: str, kind: type[Session] = psycopg.Connection[Row], **settings: str) -> Session:
     """Connect, so that each statement is a transaction unless one is begun. Raises psycopg.Error,
-    StoreUnavailable for what is no address."""
+    StoreUnavailable for what is not an address."""
     try:
         parts = conninfo_to_dict(address)
     except psycopg.Error:  # which quotes the address

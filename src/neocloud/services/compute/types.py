@@ -99,7 +99,7 @@ class DiskReason(StrEnum):
     SOURCE_UNREADABLE = "SourceUnreadable"
     """The object that an image is made from is gone, or may not be read by who made the image."""
     SOURCE_REFUSED = "SourceRefused"
-    """It is no disk, or one that would read other files."""
+    """It is not a disk, or one that would read other files."""
     EXPORT_REFUSED = "ExportRefused"
     """The disk is empty, damaged or too large to be exported."""
     EXPORT_UNWRITABLE = "ExportUnwritable"

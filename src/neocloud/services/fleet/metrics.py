@@ -1,7 +1,7 @@
 """Metrics of node health for `/metrics`: phases, drains, incidents, verdicts, certificates, spares.
 
 Computed from the folds that the reconcilers keep in memory, and from what agents last said of GPUs. A sample,
-a reason or a name of an operator is no label: labels are ids, names of nodes and checks, phases, kinds of
+a reason or a name of an operator is not a label: labels are ids, names of nodes and checks, phases, kinds of
 owners, and models of a list.
 """
 

@@ -25,7 +25,7 @@ class PullProblem(StrEnum):
     MISSING = "missing"
     FORBIDDEN = "forbidden"
     UNUSABLE = "unusable"
-    """It is no image that this machine can run."""
+    """It is not an image that this machine can run."""
     TOO_LARGE = "too large"
     UNANSWERED = "unanswered"
     """The gateway does not run, or the answer was cut off; another try may succeed."""

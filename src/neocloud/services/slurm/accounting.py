@@ -113,7 +113,7 @@ def node_names(text: str, most: int) -> list[str]:
     while position < len(text) and len(found) < most:
         part = _NODES.match(text, position)
         if part is None:
-            raise ValueError(f"{text[:100]!r} is no list of nodes")
+            raise ValueError(f"{text[:100]!r} is not a list of nodes")
         position, (prefix, numbers) = part.end(), part.groups()
         for span in numbers.split(",") if numbers else ():
             first, _, last = span.partition("-")

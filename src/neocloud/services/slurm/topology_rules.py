@@ -27,7 +27,7 @@ def topology_violations(spec: ClusterSpec) -> Iterable[Violation]:
 
 
 def _tree_violations(places: Iterable[NodePlace]) -> Iterable[Violation]:
-    """Yield what is no tree: a switch below two others, or with both nodes and switches."""
+    """Yield what is not a tree: a switch below two others, or with both nodes and switches."""
     above: dict[str, str] = {}
     is_leaf: dict[str, bool] = {}
     for index, place in enumerate(places):

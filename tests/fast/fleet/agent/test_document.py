@@ -107,9 +107,9 @@ def test_a_hostile_document_is_refused_with_the_reason(
 
 
 BYTES = {
-    "no JSON": (b"hello", "it is no JSON"),
-    "nothing": (b"", "it is no JSON"),
-    "not UTF-8": (b'{"host": "\xff\xfe"}', "it is no JSON"),
+    "no JSON": (b"hello", "it is not JSON"),
+    "nothing": (b"", "it is not JSON"),
+    "not UTF-8": (b'{"host": "\xff\xfe"}', "it is not JSON"),
     "a list": (b"[]", "the document is not an object"),
     "too large": (b" " * (MOST_BYTES + 1), "more than 262,144 bytes"),
     "nested without end": (b"[" * 200_000, "nested too deeply"),

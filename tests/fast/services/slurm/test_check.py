@@ -137,6 +137,11 @@ def test_what_a_job_can_use_beyond_its_share_is_not_enforced(figure: str, value:
     assert confinement(**{figure: value})[check] == NOT_ENFORCED
 
 
+def test_a_limit_between_none_and_nothing_is_refused():
+    with pytest.raises(BadReport, match="open_files"):
+        job_reports(json.dumps({"node": "worker-7", **IN_A_JOB, "open_files": -0.5}).encode())
+
+
 def test_folders_of_a_job_on_a_node_that_did_not_report_are_not_called_its_own():
     (job,) = job_reports(json.dumps({"node": "worker-7", **IN_A_JOB}).encode())
     found = confinement_findings([job], {"worker-0": HEALTHY}, has_gpus=False)

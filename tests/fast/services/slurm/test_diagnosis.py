@@ -167,7 +167,7 @@ def test_a_users_own_function_is_no_collective() -> None:
 
 
 def test_stacks_that_cannot_be_read_are_not_run() -> None:
-    diagnosis = diagnose(read(rank(0), rank(1, stacks=[], why=["it is no Python process"])), {})
+    diagnosis = diagnose(read(rank(0), rank(1, stacks=[], why=["it is not a Python process"])), {})
     assert "Stacks: none of rank 1." in diagnosis.not_run
-    assert any("it is no Python process" in text for text in diagnosis.not_run)
+    assert any("it is not a Python process" in text for text in diagnosis.not_run)
     assert not diagnose([], {}).findings and diagnose([], {}).not_run

@@ -163,7 +163,7 @@ def test_a_rank_that_is_no_number_is_none(start: Start, rank: str) -> None:
 def test_a_process_that_is_no_python_has_no_stack_and_says_so(start: Start) -> None:
     start(0, ["/bin/sh", "-c", 'touch "$0"; sleep 600 & wait'])
     (found,) = look()
-    assert not found.stacks and "it is no Python process" in found.why
+    assert not found.stacks and "it is not a Python process" in found.why
 
 
 def test_the_job_goes_on_while_it_is_looked_at(start: Start, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from neocloud.cli.scorecard.scorecard import Score, read_report
 from tests import ROOT
+from tests.clients import CLIENTS
 
-CLIENT = ROOT / ".cache" / "clients" / "clustermax" / "bin"
+CLIENT = CLIENTS / "clustermax" / "bin"
 VERDICTS = """
 import json, pathlib
 from cmax import audit_report, security

@@ -17,6 +17,7 @@ import pytest
 from neocloud.testing.gateway import EngineProcess, GatewayProcess, engine_process, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
 from tests import ROOT
+from tests.clients import CLIENTS
 from tests.fast.model_gateway.openai_files.jobs import FakeTuningControlPlane
 from tests.real.conformance.openai.engine import ScriptedEngine, scripted_engine
 
@@ -103,7 +104,7 @@ class InstalledClients:
     """Folders of clients that `make clients` installed."""
 
     def __call__(self, name: str) -> Path:
-        folder = ROOT / ".cache" / "clients" / name
+        folder = CLIENTS / name
         if not (folder / "installed.txt").exists():
             subprocess.run([ROOT / "scripts" / "install-client", name], check=True)
         return folder

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.compiled.turns import BASE_SECONDS, MAX_SECONDS, SECONDS_OF_WEIGHT
-from tests import ROOT
+from tests.clients import CLIENTS
 from tests.fast.model_gateway.compiled.test_bounds import asked, outputs
 
-CLIENT = ROOT / ".cache" / "clients" / "xgrammar" / "bin" / "python"
+CLIENT = CLIENTS / "xgrammar" / "bin" / "python"
 FIELDS = {"ebnf": "grammar", "lark": "grammar"}
 MOST_MIB = 512
 

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from neocloud.testing.waiting import wait_until
+from tests.clients import CLIENTS
 from tests.real.model_gateway.pages.conftest import ROOT, Open, Site, ask, picture
 
 PROMPT = """It's "quoted", $HOME `id` \\n é 😀
@@ -21,7 +22,7 @@ JSON
 
 @pytest.fixture(scope="session")
 def openai_js() -> Path:
-    folder = ROOT / ".cache" / "clients" / "openai-js"
+    folder = CLIENTS / "openai-js"
     if not (folder / "installed.txt").exists():
         subprocess.run([ROOT / "scripts" / "install-client", "openai-js"], check=True)
     return folder / "node_modules"

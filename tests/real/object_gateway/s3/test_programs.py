@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.clients import CLIENTS
 from tests.fast.object_gateway.s3.served import REGION, Served, error_of, serving
 
 MIB = 1024**2
@@ -68,7 +69,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_aws_cli(secure: Served, home: Path) -> None:
-    folder = ROOT / ".cache" / "clients" / "awscli"
+    folder = CLIENTS / "awscli"
     if not (folder / "installed.txt").exists():
         subprocess.run([ROOT / "scripts" / "install-client", "awscli"], check=True)
     environment = {"AWS_ENDPOINT_URL": secure.url, "AWS_CA_BUNDLE": str(secure.authority)}

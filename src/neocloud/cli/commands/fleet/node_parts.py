@@ -101,7 +101,7 @@ def update(
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ClientError("INVALID_ARGUMENT", f"{text!r} is no label", "Write KEY=VALUE, e.g. team=vision")
+        raise ClientError("INVALID_ARGUMENT", f"{text!r} is not a label", "Write KEY=VALUE, e.g. team=vision")
     return key, value
 
 

@@ -1,8 +1,8 @@
 """`neo fleet simulate`: the node controller on a virtual clock, with faults of published rates."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from neocloud.cli.commands.fleet.compare import (
     SeedsOption,
     compare_policies,
 )
-from neocloud.cli.lazy import Options, command_group, take
+from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import Format, OutputOption, View, counted, fields_table, show
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.signals import stopped_by_signals
@@ -31,76 +31,86 @@ NEVER = 1.1
 app = command_group()
 
 
-def _number(
-    default: float | None, least: float, most: float, help: str, kind: Any = float
-) -> tuple[Any, float | None]:
-    return Annotated[kind, typer.Option(min=least, max=most, help=help)], default
+@dataclass(frozen=True)
+class _ScenarioOptions:
+    """The options that describe the simulated fleet and its job."""
 
-
-SCENARIO: Mapping[str, tuple[Any, Any]] = {
-    "gpus": _number(16_384, NODE, 131_072, "GPUs of the job, 8 to a node.", int),
-    "days": _number(54.0, 0.1, 3660, "Length of the simulated time."),
-    "spares": _number(
-        None, 0, 16_384, "Nodes beside those of the job; by the Poisson rule if left out.", int | None
-    ),
-    "seed": (Annotated[int, typer.Option(help="The same seed gives the same faults.")], 1),
-    "rate": _number(1.0, 0.01, 100, "Faults, as a multiple of the Llama 3 405B run."),
-    "lemons": _number(0.0, 0, 0.5, "Share of nodes with half of the faults, e.g. 0.05."),
-    "lemon_triage": (
-        Annotated[bool, typer.Option(help="Send nodes that fail again and again to repair.")],
-        True,
-    ),
-    "rack_faults": _number(0.0, 0, 1000, "Racks that lose power, per year."),
-    "recall": _number(0.9, 0, 1, "Share of faults that a check names; others are searched for."),
-    "false_positives": _number(0.0001, 0, 1, "Wrong verdicts of trusted checks, per node and day."),
-    "trust_outlier": (
-        Annotated[
-            bool,
-            typer.Option("--trust-outlier", help="Let the outlier detector drain nodes without a record."),
-        ],
-        False,
-    ),
-    "save": _number(60.0, 0.1, 3600, "Seconds that a checkpoint takes."),
-    "interval": _number(0.0, 0, 86_400, "Seconds between checkpoints; 0 for Daly's."),
-    "restart": _number(120.0, 0, 86_400, "Seconds to start the job and load a checkpoint."),
-    "repair_days": _number(7.0, 0.01, 365, "Days that a node is out for a new part."),
-    "maintenance_minutes": _number(30.0, 0, 1440, "Length of the daily planned interruption; 0 for none."),
-}
-"""The options that make the scenario, each with its type and default."""
-
-
-SAME_NAMES = (
-    *("gpus", "days", "spares", "seed", "rate", "recall"),
-    *("false_positives", "trust_outlier", "save", "restart"),
-)
-"""Options that are called as what they set."""
-
-
-def _scenario(**given: Any) -> Scenario:
-    if given["gpus"] % NODE:
-        raise ClientError("INVALID_ARGUMENT", f"--gpus: {given['gpus']} is not a multiple of {NODE}.")
-    scenario = Scenario(
-        **{name: given[name] for name in SAME_NAMES},
-        lemon_nodes=given["lemons"],
-        rack_faults_per_year=given["rack_faults"],
-        checkpoint_interval=given["interval"] or None,
-        repair=given["repair_days"] * DAY,
-        maintenance=given["maintenance_minutes"] * 60,
+    gpus: Annotated[int, typer.Option(min=NODE, max=131_072, help="GPUs of the job, 8 to a node.")] = 16_384
+    days: Annotated[float, typer.Option(min=0.1, max=3660, help="Length of the simulated time.")] = 54.0
+    spares: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=16_384, help="Nodes beside those of the job; by the Poisson rule if left out."
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same faults.")] = 1
+    rate: Annotated[
+        float, typer.Option(min=0.01, max=100, help="Faults, as a multiple of the Llama 3 405B run.")
+    ] = 1.0
+    lemons: Annotated[
+        float, typer.Option(min=0, max=0.5, help="Share of nodes with half of the faults, e.g. 0.05.")
+    ] = 0.0
+    lemon_triage: Annotated[bool, typer.Option(help="Send nodes that fail again and again to repair.")] = True
+    rack_faults: Annotated[float, typer.Option(min=0, max=1000, help="Racks that lose power, per year.")] = (
+        0.0
     )
-    limits = scenario.limits
-    if scenario.trust_outlier:
-        limits = replace(limits, trusted=limits.trusted | {OUTLIER})
-    if not given["lemon_triage"]:
-        limits = replace(limits, lemon_probability=NEVER)
-    return replace(scenario, limits=limits)
+    recall: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of faults that a check names; others are searched for.")
+    ] = 0.9
+    false_positives: Annotated[
+        float, typer.Option(min=0, max=1, help="Wrong verdicts of trusted checks, per node and day.")
+    ] = 0.0001
+    trust_outlier: Annotated[
+        bool, typer.Option("--trust-outlier", help="Let the outlier detector drain nodes without a record.")
+    ] = False
+    save: Annotated[float, typer.Option(min=0.1, max=3600, help="Duration of a checkpoint in seconds.")] = (
+        60.0
+    )
+    interval: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Seconds between checkpoints; 0 for Daly's.")
+    ] = 0.0
+    restart: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Seconds to start the job and load a checkpoint.")
+    ] = 120.0
+    repair_days: Annotated[
+        float, typer.Option(min=0.01, max=365, help="Days that a node is out for a new part.")
+    ] = 7.0
+    maintenance_minutes: Annotated[
+        float, typer.Option(min=0, max=1440, help="Length of the daily planned interruption; 0 for none.")
+    ] = 30.0
 
-
-take(_scenario, SCENARIO)
+    def scenario(self) -> Scenario:
+        """Return what they describe. Raises ClientError."""
+        if self.gpus % NODE:
+            raise ClientError("INVALID_ARGUMENT", f"--gpus: {self.gpus} is not a multiple of {NODE}.")
+        scenario = Scenario(
+            gpus=self.gpus,
+            days=self.days,
+            spares=self.spares,
+            seed=self.seed,
+            rate=self.rate,
+            lemon_nodes=self.lemons,
+            rack_faults_per_year=self.rack_faults,
+            recall=self.recall,
+            false_positives=self.false_positives,
+            trust_outlier=self.trust_outlier,
+            save=self.save,
+            checkpoint_interval=self.interval or None,
+            restart=self.restart,
+            repair=self.repair_days * DAY,
+            maintenance=self.maintenance_minutes * 60,
+        )
+        limits = scenario.limits
+        if self.trust_outlier:
+            limits = replace(limits, trusted=limits.trusted | {OUTLIER})
+        if not self.lemon_triage:
+            limits = replace(limits, lemon_probability=NEVER)
+        return replace(scenario, limits=limits)
 
 
 @app.command()
 def simulate(
-    scenario: Annotated[Scenario, Options(_scenario)],
+    described: Annotated[_ScenarioOptions, Options(_ScenarioOptions)],
     compare: CompareOption = None,
     against: AgainstOption = None,
     seeds: SeedsOption = 10,
@@ -119,6 +129,7 @@ def simulate(
       neo fleet simulate --save 10 --restart 60 --output json
       neo fleet simulate --gpus 2048 --compare limits.yaml --seeds 10
     """
+    scenario = described.scenario()
     if compare or against:
         compare_policies(scenario, compare or [], against or [], seeds, output, fail_if_worse=fail_if_worse)
         return

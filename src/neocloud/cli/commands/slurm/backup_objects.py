@@ -86,7 +86,7 @@ def new_objects(
                     f"There are objects in {folder} already",
                     "Name another folder, or add --force",
                 )
-            with s3_errors(folder):  # from now on it is no complete backup
+            with s3_errors(folder):  # from now on it is not a complete backup
                 s3.delete_object(Bucket=folder.bucket, Key=folder.child(SUMS).key)
         yield ObjectWriter(s3, folder)
 

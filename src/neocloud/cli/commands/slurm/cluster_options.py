@@ -117,7 +117,9 @@ MinWorkersOption = Annotated[
 ]
 IdleSecondsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="How long a worker is idle before it goes, with --min-workers. Default: 300."),
+    typer.Option(
+        min=1, help="How long a worker is idle before it is removed, with --min-workers. Default: 300."
+    ),
 ]
 SharedRootSizeOption = Annotated[int, typer.Option(help="Size of the shared root in GiB; 0: the default.")]
 SshKeyOption = Annotated[

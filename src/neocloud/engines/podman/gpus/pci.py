@@ -29,7 +29,7 @@ Write = Callable[[Path, str], None]
 
 
 def normal_address(text: str) -> str:
-    """Return "0000:01:00.0" for what NVML writes as "00000000:01:00.0"; "" for what is no address."""
+    """Return "0000:01:00.0" for what NVML writes as "00000000:01:00.0"; "" for what is not an address."""
     match = _ADDRESS.fullmatch(text.strip().lower())
     return match[1] if match else ""
 

@@ -9,7 +9,7 @@ LENGTH_BYTES = 8
 @dataclass(frozen=True)
 class Inventory:
     release: str = ""
-    """The code name of the Debian release: "bookworm"; "": it is no Debian, or does not say."""
+    """The code name of the Debian release: "bookworm"; "": it is not Debian, or does not say."""
     packages: int = 0
     sources: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """The source packages that they were built from, each with its version."""

@@ -77,7 +77,7 @@ def _add(report: VulnerabilityReport, found: Finding) -> None:
 
 
 def _find(connection: Connection, artifact_id: str) -> tuple[ReadImage | None] | None:
-    """Return what was read of an artifact; None where it is no image."""
+    """Return what was read of an artifact; None where it is not an image."""
     row = connection.execute(
         "SELECT bucket.id, manifest.digest FROM manifest JOIN bucket ON bucket.number = manifest.bucket"
         " WHERE manifest.id = ? AND manifest.artifact_type IN (?, ?)",

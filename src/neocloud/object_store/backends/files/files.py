@@ -297,7 +297,7 @@ def is_object(folder: Folder) -> bool:
 
 
 def _delete_folder(root: Folder, path: FilePath) -> None:
-    """Remove an empty folder; one with content is no object of its own any more."""
+    """Remove an empty folder; one with content is not an object of its own any more."""
     *parents, name = path.folders
     with root.folder("/".join(parents) or ".") as parent:
         try:

@@ -155,7 +155,7 @@ def shown(key: str, record: FileRecord, modified_ms: int) -> ObjectVersion:
 
 
 def state_etag(state: os.stat_result) -> str:
-    """Return the ETag of a file whose bytes nobody hashed. Its "-1" says that it is no MD5."""
+    """Return the ETag of a file whose bytes nobody hashed. Its "-1" says that it is not an MD5."""
     text = f"{state.st_ino} {state.st_mtime_ns} {state.st_size}".encode()
     return f"{hashlib.blake2b(text, digest_size=16).hexdigest()}-1"
 

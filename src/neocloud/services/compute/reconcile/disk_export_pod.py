@@ -49,7 +49,10 @@ SPARE_OUTPUT_BYTES = 2**16
 def export_objects(export_id: str, launcher: str, key: str) -> list[Manifest]:
     """Return the pod that reads the volume of an export; the volume is not written."""
     return program_objects(
-        *(export_id, EXPORT_POD, launcher, PROGRAM),
+        export_id,
+        EXPORT_POD,
+        launcher,
+        PROGRAM,
         files={EXPORT_FILE: EXPORT_SOURCE} | ({KEY.name: key.encode()} if key else {}),
         memory_mib=EXPORT_MEMORY_MIB,
         capabilities=EXPORT_CAPABILITIES,

@@ -48,7 +48,9 @@ def import_objects(image_id: str, launcher: str, key: str) -> list[Manifest]:
     """Return the pod that makes the disk of an image from a file that the control plane writes into it. It
     reaches nothing, and has nothing to read but this file and the key of the image."""
     return program_objects(
-        *(image_id, IMPORT_POD, launcher),
+        image_id,
+        IMPORT_POD,
+        launcher,
         command=("/usr/bin/python3", "-I", f"{IMPORT_CONFIGURATION}/{IMPORT_FILE}"),
         files={IMPORT_FILE: IMPORT_SOURCE, disk_import.KEY.name: key.encode()},
         memory_mib=IMPORT_MEMORY_MIB,

@@ -32,7 +32,7 @@ class OutlineError(ValueError):
 
 
 class SyntaxFault(OutlineError):
-    """It is no YAML at all."""
+    """It is not YAML at all."""
 
 
 @dataclass

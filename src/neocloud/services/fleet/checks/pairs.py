@@ -138,7 +138,7 @@ class PairRuns:
     ) -> Mapping[str, Mapping[str, float]]:
         """Return when each check last had an answer on each node, or a reason not to run there.
 
-        As with checks of one node, UNKNOWN is no answer, and neither is a failure in an earlier start."""
+        As with checks of one node, UNKNOWN is not an answer, and neither is a failure in an earlier start."""
         said = self.said(boots, leaves, now)
         found = defaultdict[str, dict[str, float]](dict)
         for (check, name), (_, at) in self._left_out.items():
@@ -197,6 +197,6 @@ def _verdict(
     elif name not in said.good:
         status, sample = Status.UNKNOWN, f"its partner is at fault, and it passed with no other yet; {sample}"
     made = verdict(check, status, sample, THRESHOLD, "the pairs of its pool", place, f"{place.at:.0f}")
-    if status is Status.FAIL and name not in said.nodes:  # a link is no fault of the node: nothing is done
+    if status is Status.FAIL and name not in said.nodes:  # a link is not a fault of the node: nothing is done
         return replace(made, action=Action.NONE, scope=CheckScope.LINK)
     return made

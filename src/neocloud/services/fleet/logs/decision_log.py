@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def _words(event: Event) -> str:
-    """Return what the event says; "" for one that is no decision."""
+    """Return what the event says; "" for one that is not a decision."""
     match event:
         case e.DrainRequested():
             check = f" ({event.check})" if event.check else ""

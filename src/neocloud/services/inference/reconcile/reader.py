@@ -166,7 +166,7 @@ def _check_module(path: str, module: str, tensor: Tensor, base: Weights) -> None
 def _check_shape(tensor: Tensor, side: str, rank: int, weight: Tensor) -> None:
     """Raise BadWeights unless its sizes are the rank and that side of the base's matrix."""
     if len(tensor.shape) != len(_SIDES):
-        raise BadWeights(f"{tensor.name} is no matrix: its shape is {list(tensor.shape)}")
+        raise BadWeights(f"{tensor.name} is not a matrix: its shape is {list(tensor.shape)}")
     own_rank, width = tensor.shape if side == "A" else reversed(tensor.shape)
     if own_rank != rank:
         raise BadWeights(f"{tensor.name} has rank {own_rank} where adapter_config.json says {rank}")

@@ -40,7 +40,7 @@ COLLECTIVE_FILES = (
     "horovod/",
     "deepspeed/comm",
 )
-"""A function of the user that is called `gather` is no collective operation."""
+"""A function of the user that is called `gather` is not a collective operation."""
 
 
 @dataclass(frozen=True)

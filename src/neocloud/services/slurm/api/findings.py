@@ -120,8 +120,10 @@ class JobReport:
     def __post_init__(self) -> None:
         _check_names([self.node])
         for name in ("memory_bytes", "open_files", "locked_bytes", "processes"):
-            if getattr(self, name) < 0:
+            if (limit := getattr(self, name)) == -1:
                 object.__setattr__(self, name, float(MOST))
+            elif limit < 0:
+                raise ValueError(f"{name} is neither -1 nor a size")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The reports of a job's ranks, as the probe prints them (`probes/ranks.py`). Pure.
 
 The probe runs as the job's user, whose programs may print anything in its place: sizes, counts, types and
-characters are checked, and what does not fit is no report. Names are cut, and have no control characters.
+characters are checked, and what does not fit is not a report. Names are cut, and have no control characters.
 """
 
 from collections.abc import Sequence

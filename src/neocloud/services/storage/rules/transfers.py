@@ -94,7 +94,7 @@ def _endpoint_violations(spec: TransferSpec, name: str) -> Iterable[Violation]:
 
 
 def endpoint_problem(endpoint: str) -> str:
-    """Return why this is no endpoint; "" where it is one."""
+    """Return why this is not an endpoint; "" where it is one."""
     right = "must be a URL without a path, such as https://storage.example.com"
     try:
         parts = urlsplit(endpoint)

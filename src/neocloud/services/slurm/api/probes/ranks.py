@@ -224,7 +224,7 @@ def main() -> None:
             if time.monotonic() - began > ALL_SECONDS:
                 stack, why = [], "there was no time for its stack"
             else:
-                stack, why = stack_of(sys.argv[1], pid) if is_python else ([], "it is no Python process")
+                stack, why = stack_of(sys.argv[1], pid) if is_python else ([], "it is not a Python process")
             report[rank]["stacks"] += [stack] if stack else []
             if why and why not in report[rank]["why"]:
                 report[rank]["why"].append(why)
