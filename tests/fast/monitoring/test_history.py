@@ -75,7 +75,10 @@ async def test_what_the_control_plane_tells_is_kept_and_shown_by_project(
     everything = await mine.get(f"{mine.all}/query", params={"query": "neocloud_api_requests_total"})
     assert everything.json()["data"]["result"], "operators see it"
     await store.appears("neocloud_slurm_up")
-    ranged = await mine.result("neocloud_slurm_up", "query_range", start="-1m", step="5s")
+    ranged = await until(
+        lambda: mine.result("neocloud_slurm_up", "query_range", start="-1m", step="5s"),
+        "a range, whose last step may lie before the first sample",
+    )
     assert ranged[0]["metric"]["cluster_name"] == "bank"
 
 

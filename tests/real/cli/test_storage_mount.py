@@ -215,7 +215,7 @@ def test_a_cache_that_others_can_reach_is_refused(mount: Mount, tmp_path: Path) 
     (tmp_path / "private").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "private")
     (tmp_path / "file").touch()
-    for name, said in (("open", "chmod 700"), ("link", "no folder of yours"), ("file", "File exists")):
+    for name, said in (("open", "chmod 700"), ("link", "not a folder of yours"), ("file", "File exists")):
         with pytest.raises(ClientError, match=said), mount.cached(tmp_path / name):
             pass
     assert os.listdir(tmp_path / "private") == []

@@ -27,7 +27,7 @@ def test_what_is_encoded_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no JSON"),
+        (b"", "not JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b" " * (MOST_REPORT_BYTES + 1), "more than"),
         (b"[]", "does not have the fields"),
