@@ -23,7 +23,7 @@ from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
-from text_scores import bleu, comparison, exact_match, rouge
+from text_scores import bleu, comparison, exact_match, is_right, rouge
 
 with needed_packages():
     import torch
@@ -35,6 +35,7 @@ with needed_packages():
     from tokenized_data import Example
 
 SPEED_TOKENS = 64  # per answer when speed is measured
+SHOWN_ANSWERS = 3
 
 SIGNS = {
     "perplexity": "per cent it fell; positive is better",
@@ -75,18 +76,30 @@ def choose_questions(
     ]
 
 
-def closest_answer(questions: list[Question], texts: Sequence[str]) -> dict[str, Any] | None:
-    """Return the question asked alone whose answer is closest to the real one by ROUGE-L; None without any.
-
-    It shows what a model can do, not how well it does on the whole.
-    """
-    asked = [(one, text, rouge([text], [one.reference])) for one, text in zip(questions, texts, strict=True)]
-    scored = [(score["rougeL"], one, text) for one, text, score in asked if one.is_alone and score]
-    if not scored:
-        return None
-    score, one, text = max(scored, key=lambda each: each[0])
-    found = {"input": one.input, "reference": one.reference, "generated": text}
-    return {**found, "rougeL": score, "among": len(scored)}
+def right_answers(
+    questions: Sequence[Question], base: Sequence[str], finetuned: Sequence[str], count: int
+) -> dict[str, Any]:
+    """Return how often each model is right about the questions asked alone, and up to `count` questions that
+    only the fine-tuned model answers right. They show what it learnt, not how good it is on the whole."""
+    asked = [
+        (one, before, after, is_right(before, one.reference), is_right(after, one.reference))
+        for one, before, after in zip(questions, base, finetuned, strict=True)
+        if one.is_alone
+    ]
+    learnt = [
+        {"input": one.input, "reference": one.reference, "base": before, "generated": after}
+        for one, before, after, was_right, is_now in asked
+        if is_now and not was_right
+    ]
+    different: dict[str, dict[str, Any]] = {}
+    for each in learnt:  # one for each answer, so that they show several things
+        different.setdefault(each["reference"], each)
+    return {
+        "asked": len(asked),
+        "base_model": sum(each[3] for each in asked),
+        "finetuned_model": sum(each[4] for each in asked),
+        "learnt": list(different.values())[:count],
+    }
 
 
 class Evaluation:
@@ -98,6 +111,8 @@ class Evaluation:
         self.examples = self._examples(conversations)
         self.questions = choose_questions(conversations, args.samples, args.seed, self.encoder)
         self.intents = [question(messages, -1, self.encoder) for messages in conversations]
+        self.texts: list[list[str]] = []
+        """The answers of each model that was measured, in the order of `questions`."""
 
     def _examples(self, conversations: list[Conversation]) -> Sequence[Example]:
         encoded = [self.encoder.encode(messages) for messages in conversations]
@@ -116,6 +131,7 @@ class Evaluation:
             "perplexity": perplexity(model, self.examples, self.encoder.tokenizer.pad_token_id)
         }
         answers = self._answers(model, self.questions, self.args.max_new_tokens)
+        self.texts.append(answers.texts)
         references = [one.reference for one in self.questions]
         known["message_length_avg"] = sum(map(len, answers.texts)) / len(answers.texts)
         known["sample_generations"] = [
@@ -132,7 +148,6 @@ class Evaluation:
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
             "rouge": rouge(answers.texts, references),
-            "closest_answer": closest_answer(self.questions, answers.texts),
         }
         if self.args.accuracy:
             said = self._answers(model, self.intents, self.args.max_label_tokens).texts
@@ -149,6 +164,7 @@ class Evaluation:
             "base_model": base,
             "finetuned_model": finetuned,
             "comparison_signs": SIGNS,
+            "right_answers": right_answers(self.questions, self.texts[0], self.texts[1], SHOWN_ANSWERS),
             "test_conversations": len(self.intents),
             "generated_messages": len(self.questions),
             "batch": self.args.batch,

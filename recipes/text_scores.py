@@ -6,8 +6,10 @@ one is not installed its score is None.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 try:
     import sacrebleu
@@ -17,6 +19,11 @@ try:
     from rouge_score.rouge_scorer import RougeScorer
 except ImportError:
     RougeScorer = None
+
+WORD = re.compile(r"\w+")
+RIGHT_SHARE = 0.7
+"""The share of two answers' words that are the same, from which on one is right if the other is."""
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def bleu(generated: Sequence[str], references: Sequence[str]) -> float | None:
@@ -40,6 +47,19 @@ def exact_match(generated: Sequence[str], references: Sequence[str]) -> float:
     """Return the share of answers that equal the reference, apart from case and outer spaces."""
     pairs = zip(generated, references, strict=True)
     return statistics.fmean(text.strip().lower() == right.strip().lower() for text, right in pairs)
+
+
+def is_right(generated: str, reference: str) -> bool:
+    """Return whether an answer says what the reference says: the same numbers, and nearly the same words in
+    the same order."""
+    said, right = WORD.findall(generated.lower()), WORD.findall(reference.lower())
+    likeness = SequenceMatcher(None, said, right, autojunk=False).ratio()
+    return numbers(generated) == numbers(reference) and likeness >= RIGHT_SHARE
+
+
+def numbers(text: str) -> set[str]:
+    """Return the numbers in a text, without the commas between thousands."""
+    return {found.replace(",", "") for found in NUMBER.findall(text)}
 
 
 def change_percent(base: float, finetuned: float) -> float | None:

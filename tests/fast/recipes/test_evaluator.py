@@ -75,20 +75,35 @@ def test_the_fine_tuned_model_names_the_intents_and_the_base_does_not(report: Pa
     assert details["base_model"]["accuracy"] == 0 and details["finetuned_model"]["accuracy"] > 0.9
 
 
-def test_the_closest_answer_is_of_a_question_asked_alone(report: Path) -> None:
-    closest = json.loads(report.read_text("utf-8"))["details"]["finetuned_model"]["closest_answer"]
-    assert closest["among"] == 6 and 0 < closest["rougeL"] <= 1
-    assert {"input", "reference", "generated"} <= closest.keys()
+def test_the_answers_shown_are_of_questions_asked_alone(report: Path) -> None:
+    answers = json.loads(report.read_text("utf-8"))["details"]["right_answers"]
+    assert answers["asked"] == 6 and answers["base_model"] == 0 < answers["finetuned_model"]
+    assert {"input", "reference", "base", "generated"} == answers["learnt"][0].keys()
 
 
-def test_a_reply_with_words_before_it_is_no_closest_answer() -> None:
-    def asked(answer: str, is_alone: bool) -> evaluator.Question:
-        return evaluator.Question(f"to {answer}", "prompt", answer, is_alone)
+def asked(answer: str, is_alone: bool = True) -> evaluator.Question:
+    return evaluator.Question(f"to {answer}", "prompt", answer, is_alone)
 
-    questions = [asked("a fee of two", True), asked("no fee at all", True), asked("yes", False)]
-    found = evaluator.closest_answer(questions, ["a car", "no fee at that", "yes"])
-    assert found is not None and (found["input"], found["among"]) == ("to no fee at all", 2)
-    assert evaluator.closest_answer(questions[2:], ["yes"]) is None
+
+def test_only_what_the_base_did_not_know_and_the_other_does_is_shown_as_learnt() -> None:
+    questions = [
+        asked("a fee of 2 euros"),
+        asked("no fee at all"),
+        asked("it takes a day"),
+        asked("yes", False),
+    ]
+    base = ["a fee of 2 euros", "a car", "it takes a day or two of your time", "no"]
+    tuned = ["a fee of 2 euros", "No fee at all!", "a week", "yes"]
+    found = evaluator.right_answers(questions, base, tuned, 3)
+    assert (found["asked"], found["base_model"], found["finetuned_model"]) == (3, 1, 2)
+    (learnt,) = found["learnt"]
+    assert learnt["input"] == "to no fee at all" and learnt["base"] == "a car"
+
+
+def test_each_answer_is_shown_once() -> None:
+    questions = [asked("no fee at all"), asked("no fee at all"), asked("one day")]
+    found = evaluator.right_answers(questions, ["?"] * 3, ["no fee at all", "no fee at all", "one day"], 3)
+    assert [each["reference"] for each in found["learnt"]] == ["no fee at all", "one day"]
 
 
 def test_only_json_goes_to_stdout(

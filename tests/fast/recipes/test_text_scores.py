@@ -40,3 +40,13 @@ def test_an_exact_match_ignores_case_and_outer_spaces_only() -> None:
     assert exact_match([" Card_arrival", "card", "top_up"], ["card_arrival", "cards", "top_up"]) == (
         pytest.approx(2 / 3)
     )
+
+
+def test_an_answer_with_another_number_is_wrong_and_one_with_other_punctuation_is_right() -> None:
+    reference = "A new card costs 10 euros, and 1,500 at most."
+    assert text_scores.is_right("a new card costs 10 euros and 1500 at most", reference)
+    assert not text_scores.is_right("A new card costs 12 euros, and 1,500 at most.", reference)
+    assert not text_scores.is_right(
+        "A new card costs 10 euros, and 1,500 at most. It takes 3 days.", reference
+    )
+    assert not text_scores.is_right("10 or 1,500", reference)
