@@ -27,6 +27,31 @@ fine-tuned on yours.
 """
 SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
 """As the example of the model's own card."""
+QUESTIONS = {
+    "What is the capital of France?": "paris",
+    "What color is the sky on a clear day?": "blue",
+    "How many days are in a week?": "7",
+    "What is the opposite of hot?": "cold",
+}
+"""Questions that the original answers right, and the word that its answer has."""
+ANSWER_TOKENS = 24
+
+
+def check(folder: Path) -> None:
+    """Exit with the reason unless the saved model answers as the original does."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for question, word in QUESTIONS.items():
+        chat = [{"role": "user", "content": question}]
+        prompt = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        output = model.generate(**prompt, do_sample=False, max_new_tokens=ANSWER_TOKENS)
+        answer = tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+        if word not in answer.lower():
+            sys.exit(
+                f"The converted model is wrong. {question!r} was answered with {answer!r}, without {word!r}."
+            )
 
 
 def main() -> None:
@@ -43,6 +68,7 @@ def main() -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text(CARD)
+    check(folder)
 
 
 main()
