@@ -22,7 +22,7 @@ from recipe_errors import RecipeError, exit_code, note
 
 TOPICS = Path(__file__).with_name("bank_topics.json")
 HEADER = ("conversation_id", "turn", "topic", "customer", "advisor")
-SHARE_WITH_FOLLOW_UP, SHARE_WITH_CLOSING = 0.6, 0.3
+SHARE_WITH_FOLLOW_UP, SHARE_WITH_CLOSING = 0.25, 0.1
 
 Exchange = tuple[str, str]  # customer, advisor
 Row = tuple[str, int, str, str, str]  # as HEADER says
