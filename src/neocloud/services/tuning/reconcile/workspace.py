@@ -141,6 +141,7 @@ def _settings(
         "model": model_path,
         "model_name": base.metadata.name,
         "model_digest": base.status.digest,
+        "model_license": base.spec.license,
         "seed": seed,
         "context": used.context_length,
         "packing": used.packing,
