@@ -29,7 +29,7 @@ CHECKPOINTS = 8
 """About how many checkpoints a job writes; the newest few are kept."""
 KEPT_CHECKPOINTS = 3
 OLD_CHECKPOINTS = 4
-"""Of the older checkpoints every fourth is kept, to go back to where a training diverged."""
+"""Every fourth of the older checkpoints is kept, to go back to where a training diverged."""
 
 
 @dataclass(frozen=True)
