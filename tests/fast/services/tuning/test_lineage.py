@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from neocloud.messages.neocloud.tuning.v1 import LineageNode
 
+from neocloud.cli.commands.inference.rebuild import spec_of
+from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.model_gateway.metering.ledger import open_ledger
 from neocloud.model_gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file
@@ -128,6 +130,16 @@ async def test_a_model_is_traced_from_data_to_cost(cloud: Cloud, tmp_path: Path)
     assert facts(models["tiny"])["origin"] == "added" and facts(models[name])["origin"] == "trained"
     assert models[name].digest and graph.record.base.digest == models["tiny"].digest
     assert (graph.record.training_data.sha256, graph.record.hyperparameters.n_epochs) == (DIGEST, 8)
+
+    spec = spec_of(graph.record)
+    spec["hyperparameters"] = contract.from_dict(
+        contract.message("neocloud.tuning.v1.Hyperparameters"), spec["hyperparameters"]
+    )
+    spec["seed"] = int(spec["seed"])
+    again = await create_job(cloud, spec.pop("model_id"), **spec)
+    await until(lambda: cloud.pod(again) is not None)
+    wanted = [{**cloud.recipes(each).wanted, "name": ""} for each in (job.metadata.id, again)]
+    assert wanted[0] == wanted[1], "a rebuild trains with the same settings"
 
     FileStore(cloud.home).delete(FileStore(cloud.home).find(job.spec.training_file))  # type: ignore[arg-type]
     await cloud.job_call("Delete", "DeleteFineTuningJobRequest", id=job.metadata.id)
