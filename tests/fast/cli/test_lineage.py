@@ -1,6 +1,7 @@
 """`neo model lineage`, `neo model list --trained-on` and `neo model rebuild`."""
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from neocloud.cli.commands.inference import rebuild
+from neocloud.cli.commands.tuning import file
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 from tests.fast.cli.conftest import Neo
@@ -35,9 +37,9 @@ def fact(name: str, value: str, *, is_reported: bool = False) -> dict[str, Any]:
     return {"name": name, "value": value, "is_reported": is_reported}
 
 
-def graph(file: str = FILE, recipe: str = "c" * 64) -> Any:
+def graph(file_id: str = FILE, recipe: str = "c" * 64) -> Any:
     nodes = [
-        {"key": "d", "type": "DATA_SET", "id": file, "name": file, "digest": DIGEST, "state": "deleted",
+        {"key": "d", "type": "DATA_SET", "id": file_id, "name": file_id, "digest": DIGEST, "state": "deleted",
          "facts": [fact("rows", "400"), fact("left_out truncated", "2", is_reported=True)]},
         {"key": "j", "type": "JOB", "id": JOB_ID, "created_at": "2026-11-29T12:00:00Z", "state": "SUCCEEDED",
          "facts": [fact("seed", "42"), fact("recipe", recipe, is_reported=True),
@@ -62,7 +64,7 @@ def graph(file: str = FILE, recipe: str = "c" * 64) -> Any:
     ]  # fmt: skip
     record = {
         "job_id": JOB_ID,
-        "spec": {"model_id": BASE_ID, "training_file": file, "seed": 7, "suffix": "bank",
+        "spec": {"model_id": BASE_ID, "training_file": file_id, "seed": 7, "suffix": "bank",
                  "platform": "cpu-local", "preset": "2vcpu-8gb", "job_metadata": {"team": "cards"}},
         "hyperparameters": {"n_epochs": 8, "batch_size": 4, "learning_rate": 0.005,
                             "learning_rate_multiplier": 1.0, "lora": True, "lora_r": 16},
@@ -210,3 +212,27 @@ def test_a_base_with_other_weights_is_refused(signed_in: Neo, rebuilding: FakeSe
     rebuilding.serve(f"{MODELS}/Get", model("tiny", BASE_ID, "f" * 64))
     ran = signed_in("model", "rebuild", NAME)
     assert ran.code == 1 and "other weights" in ran.err and not rebuilding.asked(f"{JOBS}/Create")
+
+
+def test_a_file_is_deleted_after_its_models_are_named(
+    signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(FakeGateway, "delete", lambda self, path: asked.append(path), raising=False)
+    monkeypatch.setattr(file, "gateway_of", lambda *_, **__: FakeGateway())
+    trained = contract.method(f"{LINEAGE}/ListTrainedModels").output(job_ids=[JOB_ID])
+    trained.items.add(id=MODEL_ID, name=NAME, relation="trained on")
+    cloud.serve(f"{LINEAGE}/ListTrainedModels", trained)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    ran = signed_in("tuning", "file", "delete", FILE)
+    assert ran.code and not asked, "nobody answers the question"
+    assert f"{NAME} (trained on)" in ran.err and JOB_ID in ran.err
+    assert signed_in("tuning", "file", "delete", FILE, "--yes").code == 0 and asked == [f"files/{FILE}"]
+
+
+def test_a_cloud_without_lineage_deletes_as_before(
+    signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeGateway, "delete", lambda self, path: None, raising=False)
+    monkeypatch.setattr(file, "gateway_of", lambda *_, **__: FakeGateway())
+    assert signed_in("tuning", "file", "delete", FILE, "--yes").code == 0

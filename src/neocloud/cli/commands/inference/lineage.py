@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.lineage_tree import tree_lines
-from neocloud.cli.output import Format, OutputOption, fields_table, show
-from neocloud.cli.resources.lookup import MODELS, ProjectClient, ProjectOption, connect_to_project, names_of
+from neocloud.cli.output import Format, OutputOption, fields_table, show, warn
+from neocloud.cli.resources.lookup import (
+    MODELS,
+    NOT_OFFERED,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+    names_of,
+)
 from neocloud.cli.storage.places import SCHEME
-from neocloud.cli.terminal import echo
+from neocloud.cli.terminal import echo, one_line
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -58,6 +65,21 @@ def models_trained_on(cloud: ProjectClient, file: str) -> "ListTrainedModelsResp
     """Return the models that have seen a file: an id, an object, a SHA-256, or a file of this machine."""
     request = {"parent_id": cloud.project, "file": known_name(file)}
     return cloud.client.call(f"{LINEAGE}/ListTrainedModels", request)
+
+
+def warn_of_dependents(cloud: ProjectClient, file: str) -> None:
+    """Name the models and jobs that depend on a file before it is deleted, as far as the caller may know."""
+    try:
+        found = models_trained_on(cloud, file)
+    except ClientError as error:
+        if error.code not in NOT_OFFERED:
+            raise
+        return
+    if found.items:
+        how = [f"{one_line(each.name)} ({each.relation})" for each in found.items]
+        warn(f"These models have seen it, and can no longer be rebuilt without a copy: {', '.join(how)}")
+    if found.job_ids:
+        warn(f"Unfinished jobs use it, and fail unless they have read it: {', '.join(found.job_ids)}")
 
 
 def known_name(file: str) -> str:

@@ -45,8 +45,8 @@ def rebuild(
     """Train a model again from the same data, base, settings and seed, and compare the weights.
 
     The new model gets a name of its own; the old one stays. On the same machine, with the same recipe and
-    packages, the weights are the same to the last bit. Where they differ, what differs between the two jobs is
-    printed, and the exit code is 1.
+    packages, the weights are the same to the last bit. Where they are not, the differences of the two jobs
+    are printed, and the exit code is 1.
 
     Examples:
 
