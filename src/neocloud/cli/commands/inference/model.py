@@ -1,7 +1,8 @@
-"""`neo model`: add, list, show, push, delete."""
+"""`neo model`: add, list, show, push, lineage, rebuild, delete."""
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +11,12 @@ import typer
 
 from neocloud.cli.commands.inference.catalogue import CATALOGUE, catalogue_folder
 from neocloud.cli.commands.inference.copy import copy_in
+from neocloud.cli.commands.inference.lineage import lineage, models_trained_on
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
+from neocloud.cli.commands.inference.rebuild import rebuild
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, warn
 from neocloud.cli.progress import finish, stage
 from neocloud.cli.registry.names import check_hub_id, find_artifact, is_artifact
 from neocloud.cli.resources.lookup import (
@@ -26,7 +29,7 @@ from neocloud.cli.resources.lookup import (
     names_of,
     state_of,
 )
-from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_project
+from neocloud.cli.resources.viewed import ListView, delete_in_project
 from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -50,6 +53,7 @@ Examples:
   neo model add support ./support-adapter --base assistant
   neo model add qwen Qwen/Qwen3-0.6B
   neo model push support team/support:v1
+  neo model lineage support
   neo deploy assistant
 """
 )
@@ -184,6 +188,8 @@ def _that_take(cloud: ProjectClient, adapter: "Model") -> Sequence["Deployment"]
 
 
 app.command()(push)
+app.command()(lineage)
+app.command()(rebuild)
 
 
 def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
@@ -204,7 +210,37 @@ def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
     )
 
 
-list_in_project(app, MODELS, _list_view, "List models and adapters.\n\nExample:\n\n  neo model list")
+@app.command("list")
+def list_models(
+    cloud: Cloud,
+    trained_on: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Only models that have seen this file: its id, s3://BUCKET/KEY, SHA-256 or path.",
+        ),
+    ] = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List models and adapters.
+
+    Examples:
+
+      neo model list
+      neo model list --trained-on chats.jsonl
+    """
+    models = cloud.list_all(MODELS)
+    if not trained_on:
+        _list_view(cloud, models).show(output, models)
+        return
+    found = models_trained_on(cloud, trained_on)
+    seen = {each.id for each in found.items}
+    view = replace(_list_view(cloud, models), empty="No model has seen it.")
+    view.show(output, [model for model in models if model.metadata.id in seen])
+    if found.job_ids:
+        say(f"Unfinished jobs use it: {', '.join(found.job_ids)}")
+    if found.has_unrecorded:
+        warn("There are models whose data were not recorded: they were made by an earlier release.")
 
 
 @app.command("get")

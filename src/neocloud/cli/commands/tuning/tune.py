@@ -12,7 +12,13 @@ import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_file, first_question, upload
-from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
+from neocloud.cli.commands.tuning.job import (
+    FollowingOption,
+    evaluation_view,
+    follow,
+    get_job,
+    require_success,
+)
 from neocloud.cli.commands.tuning.serving import check_serving, serve
 from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
@@ -95,7 +101,6 @@ ServeItOption = Annotated[
 QuestionOption = Annotated[
     str, typer.Option(help="Question for --serve. Default: the first one in the data.")
 ]
-FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
 
 
 def _training(

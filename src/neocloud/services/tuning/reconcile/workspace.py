@@ -15,6 +15,7 @@ from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
+from neocloud.services.tuning.reconcile.record import begin_record
 from neocloud.services.tuning.reconcile.scope import JobScope
 from neocloud.services.tuning.rules import hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
@@ -58,9 +59,9 @@ def base_weights(dependencies: Dependencies, base: Model) -> Location:
         raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
 
 
-async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None:
-    """Write the settings of this attempt beside its data, and fill the scope's hyperparameters and
-    warnings."""
+async def prepare_attempt(dependencies: Dependencies, scope: JobScope, base: Model, model_path: str) -> None:
+    """Write the settings of this attempt beside its data, begin the record of the first attempt, and fill the
+    scope's hyperparameters and warnings."""
     folder = scope.folder
     try:
         size = await asyncio.to_thread(folder.measure, "training_file.jsonl")
@@ -69,6 +70,7 @@ async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None
     used, warnings = resolve_hyperparameters(scope, size, base)
     scope.hyperparameters, scope.warnings = used, warnings
     if folder.settings().get("attempt") != scope.runtime.attempt:
+        await begin_record(dependencies, scope, base)
         settings = _settings(scope, base, size, used, model_path)
         await asyncio.to_thread(_write_settings, scope, base, settings)
 
@@ -141,6 +143,7 @@ def _settings(
         "model": model_path,
         "model_name": base.metadata.name,
         "model_digest": base.status.digest,
+        "model_license": base.spec.license,
         "seed": seed,
         "context": used.context_length,
         "packing": used.packing,
