@@ -39,7 +39,7 @@ def load_tokenizer(model: str) -> Any:
     from transformers import AutoTokenizer  # noqa: PLC0415  token_report.py does without
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         kind = "folder" if Path(model).exists() else "neither a folder here nor a reachable hub id"
         first_line = (str(error).splitlines() or [""])[0]

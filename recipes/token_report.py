@@ -99,7 +99,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     encoder, library = open_encoder(args.model)
     from chat_tokens import IGNORED  # noqa: PLC0415  it needs the library that was just found
 
-    counts, examples, seen = TokenCounts(args.context), dict[int, Any](), 0
+    counts, examples, seen = TokenCounts(args.context), dict[int, tuple[str, Conversation]](), 0
     table = open_table(args.input, args.format, skip_bad=True)
     every, progress = -(-table.count // args.most), Progress(args.input.name, table.count)
     shown = (0, table.count // 2 // every * every)
@@ -124,7 +124,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         "truncated": _whole(counts.truncated, counts, seen),
         "truncated_places": counts.truncated_places,
         "without_answer": _whole(counts.without_answer, counts, seen),
-        "examples": [example(encoder, *each, args.context) for _, each in sorted(examples.items())],
+        "examples": [example(encoder, *examples[at], args.context) for at in sorted(examples)],
     }
 
 
