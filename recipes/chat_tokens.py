@@ -113,7 +113,7 @@ class ChatEncoder:
 
     def turn_end(self) -> str:
         """Return the token that closes an assistant message ("" if the template has none)."""
-        return self._leading_added(self._template.frame((Shape("user"), Shape("assistant"))).end)
+        return self._leading_added(self._template.frame((Shape("user"), Shape("assistant"))).end).strip()
 
     def _pieces(self, messages: Conversation) -> list[Piece]:
         shapes = tuple(take_apart(message)[0] for message in messages)
@@ -159,6 +159,10 @@ class ChatEncoder:
         return len(found)
 
     def _leading_added(self, text: str) -> str:
+        """Return the token at the beginning; where it is the one that ends a text, with space before it."""
+        rest, end = text.lstrip(), self.tokenizer.eos_token
+        if end and rest.startswith(end):
+            return text[: len(text) - len(rest) + len(end)]
         return next((token for token in self._added if text.startswith(token)), "")
 
     def _whole(self, text: str) -> Tokens:

@@ -39,6 +39,10 @@ class LightTokenizer:
         self._add_special(settings)
 
     @property
+    def eos_token(self) -> str | None:
+        return self._names.get("eos_token")
+
+    @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
         return self._tokenizer.get_added_tokens_decoder()
 

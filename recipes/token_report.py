@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Count the tokens that a training would read and learn, and show three conversations as the model does.
 
-It needs the model's tokenizer, by `transformers` or, where that is not installed, by the small packages
-`tokenizers` and `jinja2`. Of many conversations a part is tokenised, evenly spread over the file, and the
+It needs the model's tokenizer: a `tokenizer.json` is read by the small packages `tokenizers` and `jinja2`,
+any other by `transformers`. Of many conversations a part is tokenised, evenly spread over the file, and the
 rest is estimated from it. Prints a JSON object, whose `state` is done, failed or not_run.
 """
 
@@ -37,18 +37,17 @@ class NotRun(Exception):
 
 def open_encoder(model: str) -> tuple[Any, str]:
     """Return an encoder for a model, and the library that tokenises. Raises NotRun; RecipeError."""
-    name = "transformers" if importlib.util.find_spec("transformers") else "tokenizers"
+    light = (Path(model) / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers")
+    name = "tokenizers" if light else "transformers"
     missing = [each for each in (name, "jinja2") if not importlib.util.find_spec(each)]
     if missing:
         raise NotRun(f"the package {missing[0]} is not installed here; run `pip install tokenizers jinja2`")
     # Slow to load, and not there where NotRun is raised.
     from chat_tokens import ChatEncoder, load_tokenizer  # noqa: PLC0415
-
-    if name == "transformers":
-        return ChatEncoder(load_tokenizer(model)), f"{name} {version(name)}"
     from light_tokenizer import LightTokenizer  # noqa: PLC0415
 
-    return ChatEncoder(LightTokenizer(Path(model))), f"{name} {version(name)}"
+    tokenizer = LightTokenizer(Path(model)) if light else load_tokenizer(model)
+    return ChatEncoder(tokenizer), f"{name} {version(name)}"
 
 
 @dataclass
