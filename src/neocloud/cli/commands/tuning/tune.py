@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
-from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_file, first_question, upload
+from neocloud.cli.commands.tuning.data_file import as_jsonl, check_file, first_question, upload
+from neocloud.cli.commands.tuning.data_report import error_in, has_personal_data, read_data, with_estimate
+from neocloud.cli.commands.tuning.data_view import show_data, show_report
 from neocloud.cli.commands.tuning.job import (
     FollowingOption,
     evaluation_view,
@@ -22,7 +24,6 @@ from neocloud.cli.commands.tuning.job import (
 from neocloud.cli.commands.tuning.serving import check_serving, serve
 from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
-    DryRunOption,
     Format,
     JsonObject,
     OutputOption,
@@ -34,7 +35,7 @@ from neocloud.cli.output import (
 )
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import CLUSTERS, MODELS, TUNING_JOBS, Cloud, ProjectClient
-from neocloud.cli.resources.prices import show_trial, tried
+from neocloud.cli.resources.prices import price_of, show_tried, tried
 from neocloud.cli.resources.shapes import first_possible_shape, with_first
 from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.target import gateway_of
@@ -80,6 +81,19 @@ ContextLengthOption = Annotated[
 SeedOption = Annotated[
     int, typer.Option(min=0, help="Seed for the order of the data and the initial weights.")
 ]
+RefusePersonalDataOption = Annotated[
+    bool,
+    typer.Option(
+        "--refuse-personal-data",
+        help="Fail where e-mail addresses, card numbers, IBANs or telephone numbers are in the data.",
+    ),
+]
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Show what is understood of the data, tokens, time and cost; create nothing."
+    ),
+]
 MergeOption = Annotated[
     bool, typer.Option("--merge", help="Create a full model instead of an adapter on the base.")
 ]
@@ -112,12 +126,14 @@ def _training(
     context_length: ContextLengthOption = 0,
     seed: SeedOption = 42,
     merge: MergeOption = False,
+    refuse_personal_data: RefusePersonalDataOption = False,
 ) -> JsonObject:
     """Return fields of the spec."""
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     settings |= {"lora_r": rank, "context_length": context_length}
     given = {name: value for name, value in settings.items() if value}
-    return {"suffix": suffix, "seed": seed, "merge": merge, "hyperparameters": given}
+    spec: JsonObject = {"suffix": suffix, "seed": seed, "merge": merge, "hyperparameters": given}
+    return {**spec, "refuse_personal_data": True} if refuse_personal_data else spec
 
 
 @dataclass(frozen=True)
@@ -189,10 +205,10 @@ def tune(
         shapes = [(platform, preset)] if on_slurm else list(_shapes(cloud, model, platform, preset))
         files = {"training_file": data, **({"validation_file": validation} if validation else {})}
         if dry_run:
-            _show_trial(cloud, spec, shapes, files, output)
+            _show_trial(cloud, base_model, spec, shapes, files, output)
             return
         shapes = _possible(cloud, spec, shapes, files)
-        spec |= {name: _uploaded(gateway, each) for name, each in files.items()}
+        spec |= {name: _uploaded(gateway, each, *_checks(spec, name, files)) for name, each in files.items()}
         job = _started(cloud, spec, shapes)
         if serving.following:
             job = follow(cloud, job.metadata.id)
@@ -244,12 +260,21 @@ def _answers(gateway: Gateway, models: Sequence[str], question: str) -> None:
         echo(f"{model}: {answer.strip()}")
 
 
-def _uploaded(gateway: Gateway, data: str) -> str:
+def _checks(spec: JsonObject, name: str, files: Mapping[str, str]) -> list[str]:
+    """Return the options of the recipe that checks a file."""
+    training = files["training_file"]
+    found = ["--refuse-personal-data"] if spec.get("refuse_personal_data") else []
+    if name == "validation_file" and not training.startswith(SCHEME):
+        found += ["--training", training]
+    return found
+
+
+def _uploaded(gateway: Gateway, data: str, *checks: str) -> str:
     """Return the id of an uploaded file. An object of a bucket stays where it is."""
     if data.startswith(SCHEME):
         return data
     file = Path(data)
-    with as_jsonl(file) as path, stage(f"Upload {file.name}"):
+    with as_jsonl(file, *checks) as path, stage(f"Upload {file.name}"):
         return upload(gateway, path)
 
 
@@ -284,16 +309,35 @@ def _possible(
 
 
 def _show_trial(
-    cloud: ProjectClient, spec: JsonObject, shapes: Shapes, files: Mapping[str, str], output: Format
+    cloud: ProjectClient,
+    base: "Model",
+    spec: JsonObject,
+    shapes: Shapes,
+    files: Mapping[str, str],
+    output: Format,
 ) -> None:
-    for each in files.values():
-        if not each.startswith(SCHEME):
-            check_data(Path(each))
+    """Show what is understood of the data, and the job that would be created. Raises ClientError where it
+    would be refused."""
+    data = read_data(files)
+    if output is Format.TABLE:
+        show_data(data)
     wanted, assumed = _before_upload(spec, files)
-    with_first(
-        shapes,
-        lambda shape: show_trial(cloud.client, CREATE, _request(cloud, wanted, shape), output, assumed),
+    job, _ = with_first(
+        shapes, lambda shape: tried(cloud.client, CREATE, _request(cloud, wanted, shape), assumed)
     )
+    price = price_of(cloud.client, CREATE, job)
+    report = with_estimate(cloud, base.metadata.id, job.spec, data, files["training_file"], price)
+    if output is Format.TABLE:
+        show_report(report)
+    show_tried(cloud.client, job, price, output, report.document())
+    if error := error_in(data):
+        raise ClientError("INVALID_ARGUMENT", f"The data cannot be trained on: {error}", "Correct them")
+    if spec.get("refuse_personal_data") and has_personal_data(data):
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            "The data hold personal data, which --refuse-personal-data refuses",
+            "Remove them, or leave the option out",
+        )
 
 
 def _before_upload(spec: JsonObject, files: Mapping[str, str]) -> tuple[JsonObject, list[str]]:

@@ -11,7 +11,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.training_data import recipes_folder
 from neocloud.core.untrusted.files import UnsafePath
 from neocloud.messages.neocloud.inference.v1 import Model
-from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
+from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec, Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
@@ -79,8 +79,14 @@ def resolve_hyperparameters(
     scope: JobScope, data: DataSize, base: Model
 ) -> tuple[Hyperparameters, tuple[str, ...]]:
     """Return the hyperparameters that are used, and warnings about them."""
-    job, shape = scope.job, require_shape(scope)
-    requested, size = job.spec.hyperparameters, BaseSize(base.status.parameters, base.status.context_length)
+    return resolve(scope.job.spec, require_shape(scope), data, base)
+
+
+def resolve(
+    spec: FineTuningJobSpec, shape: Preset, data: DataSize, base: Model
+) -> tuple[Hyperparameters, tuple[str, ...]]:
+    """Return the hyperparameters that a job on this shape uses, and warnings about them."""
+    requested, size = spec.hyperparameters, BaseSize(base.status.parameters, base.status.context_length)
     used = hyperparameters.fill_in(requested, data, size)
     warnings = list(hyperparameters.warnings(requested, used))
     while not requested.HasField("context_length") and used.context_length > LEAST_CONTEXT:
@@ -88,13 +94,13 @@ def resolve_hyperparameters(
             break
         used.context_length //= 2
         warnings.append(f"Conversations are cut after {used.context_length} tokens: more does not fit.")
-    split = split_batch(used.batch_size, _processes(scope), 1)
+    split = split_batch(used.batch_size, _processes(spec, shape), 1)
     if split.batch != used.batch_size:
         warnings.append(
             f"batch_size {used.batch_size} was raised to {split.batch}, the same for all processes."
         )
         used.batch_size = split.batch
-    if job.spec.model_id != base.metadata.id:
+    if spec.model_id != base.metadata.id:
         warnings.append(f"The model is an adapter; training starts from its base {base.metadata.name}.")
     return used, tuple(warnings)
 
@@ -107,9 +113,9 @@ def require_shape(scope: JobScope) -> Preset:
     return scope.shape
 
 
-def _processes(scope: JobScope) -> int:
+def _processes(spec: FineTuningJobSpec, shape: Preset) -> int:
     """Return the number of processes that train at the same time, on all nodes."""
-    return max(1, scope.job.spec.nodes) * max(1, require_shape(scope).gpus)
+    return max(1, spec.nodes) * max(1, shape.gpus)
 
 
 def _rows_that_fit(base: Model, used: Hyperparameters, shape: Preset) -> int:
@@ -135,7 +141,7 @@ def _settings(
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
-    split = split_batch(used.batch_size, _processes(scope), max(1, rows))
+    split = split_batch(used.batch_size, _processes(spec, shape), max(1, rows))
     seed = spec.seed or 42
     return {
         "attempt": scope.runtime.attempt,
@@ -148,6 +154,7 @@ def _settings(
         "context": used.context_length,
         "packing": used.packing,
         "merge": spec.merge,
+        "refuse_personal_data": spec.refuse_personal_data,
         "samples": SAMPLES,
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
