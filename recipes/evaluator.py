@@ -23,14 +23,14 @@ from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
-from text_scores import bleu, comparison, exact_match, rouge
+from text_scores import Outputs, References, bleu, compare, comparison, exact_match, rouge
 
 with needed_packages():
     import torch
 
     from chat_frames import REASONING_END
     from chat_tokens import ChatEncoder, load_tokenizer
-    from generation import Generated, generate, perplexity, tokens_per_second
+    from generation import Generated, generate, losses, perplexity_of_losses, tokens_per_second
     from lora_model import load_base, precision, with_adapter
     from tokenized_data import Example
 
@@ -108,13 +108,12 @@ class Evaluation:
             raise RecipeError(text, "raise --context")
         return usable
 
-    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the published part of the report for one model, and our additions."""
+    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], Outputs]:
+        """Return the published part of the report for one model, our additions, and its samples."""
         model.eval()
         started = time.monotonic()
-        known: dict[str, Any] = {
-            "perplexity": perplexity(model, self.examples, self.encoder.tokenizer.pad_token_id)
-        }
+        lost = losses(model, self.examples, self.encoder.tokenizer.pad_token_id)
+        known: dict[str, Any] = {"perplexity": perplexity_of_losses(lost)}
         answers = self._answers(model, self.questions, self.args.max_new_tokens)
         references = [one.reference for one in self.questions]
         known["message_length_avg"] = sum(map(len, answers.texts)) / len(answers.texts)
@@ -134,11 +133,27 @@ class Evaluation:
             "rouge": rouge(answers.texts, references),
             "closest_answer": closest_answer(self.questions, answers.texts),
         }
+        said: list[str] = []
         if self.args.accuracy:
             said = self._answers(model, self.intents, self.args.max_label_tokens).texts
             added["accuracy"] = exact_match(said, [one.reference for one in self.intents])
         note(f"{name}: measured in {time.monotonic() - started:.1f} s")
-        return known, added
+        samples = Outputs(
+            dict(enumerate(lost)),
+            dict(enumerate(answers.texts)),
+            dict(enumerate(said)),
+            added["tokens_per_second"],
+        )
+        return known, added, samples
+
+    def compared(self, base: Outputs, finetuned: Outputs) -> dict[str, Any]:
+        """Return the scores with their confidence intervals, and the answers that got worse."""
+        references = References(
+            [one.input for one in self.questions],
+            [one.reference for one in self.questions],
+            [one.reference for one in self.intents],
+        )
+        return compare(base, finetuned, references, self.args.seed)
 
     def _answers(self, model: Any, questions: list[Question], max_new_tokens: int) -> Generated:
         prompts = [one.prompt for one in questions]
@@ -172,9 +187,9 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         conversations = shuffled[: args.limit]
     evaluation = Evaluation(args, conversations)
     model = load_base(args.model, precision(args.precision))
-    base, base_added = evaluation.measure(model, "base model")
+    base, base_added, base_samples = evaluation.measure(model, "base model")
     model = with_adapter(model, args.adapter)
-    finetuned, finetuned_added = evaluation.measure(model, "fine-tuned model")
+    finetuned, finetuned_added, samples = evaluation.measure(model, "fine-tuned model")
     both = (base, finetuned)
     speed = (base_added["tokens_per_second"], finetuned_added["tokens_per_second"])
     return {
@@ -185,7 +200,10 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
             speed=speed,
             length=tuple(one["message_length_avg"] for one in both),
         ),
-        "details": evaluation.details(base_added, finetuned_added),
+        "details": {
+            **evaluation.details(base_added, finetuned_added),
+            **evaluation.compared(base_samples, samples),
+        },
     }
 
 
