@@ -127,7 +127,7 @@ def comparison(perplexity: Pair, speed: Pair, length: Pair) -> dict[str, float |
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one model gave for each sample, by the sample's place; those without a result are left out."""
+    """Results of one model for each sample, by the sample's place; those without a result are left out."""
 
     losses: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """The summed loss of a conversation's answers, and their tokens."""

@@ -17,8 +17,11 @@ from neocloud.core.evaluation_gate import (
     parse_gate,
 )
 
+Bounds = dict[str, list[float]]
+UNKNOWN: Bounds = {}
 
-def score(base: float, finetuned: float, better: str = "higher", **bounds: list[float]) -> dict[str, Any]:
+
+def score(base: float, finetuned: float, better: str = "higher", bounds: Bounds = UNKNOWN) -> dict[str, Any]:
     """A score whose difference has these bounds by confidence; those in per cent are the same."""
     percent = (finetuned - base) / base * 100 if base else None
     return {
@@ -50,17 +53,17 @@ def test_ten_per_cent_better_means_a_lower_perplexity() -> None:
 def test_a_confidence_needs_the_bound_and_not_what_was_measured() -> None:
     rule = {"rule": "not_worse", "metric": "accuracy", "confidence": 95}
     surely, perhaps = {"95": [0.0, 0.2]}, {"95": [-0.05, 0.2]}
-    assert judged(rule, {"accuracy": score(0.7, 0.8, **surely)}).passed
-    [failed] = judged(rule, {"accuracy": score(0.7, 0.8, **perhaps)}).rules
+    assert judged(rule, {"accuracy": score(0.7, 0.8, bounds=surely)}).passed
+    [failed] = judged(rule, {"accuracy": score(0.7, 0.8, bounds=perhaps)}).rules
     assert not failed.passed and "with 95 % confidence" in failed.why and "-0.05" in failed.why
-    assert judged({**rule, "by": 0.05}, {"accuracy": score(0.7, 0.8, **perhaps)}).passed
+    assert judged({**rule, "by": 0.05}, {"accuracy": score(0.7, 0.8, bounds=perhaps)}).passed
     assert judged({**rule, "confidence": None}, {"accuracy": score(0.7, 0.7)}).passed
 
 
 def test_the_bound_of_a_score_where_less_is_better_is_its_upper_one() -> None:
     rule = {"rule": "better", "metric": "perplexity", "percent": 10, "confidence": 90}
-    assert judged(rule, {"perplexity": score(10, 8, "lower", **{"90": [-30.0, -11.0]})}).passed
-    assert not judged(rule, {"perplexity": score(10, 8, "lower", **{"90": [-30.0, -9.0]})}).passed
+    assert judged(rule, {"perplexity": score(10, 8, "lower", {"90": [-30.0, -11.0]})}).passed
+    assert not judged(rule, {"perplexity": score(10, 8, "lower", {"90": [-30.0, -9.0]})}).passed
 
 
 def test_too_few_samples_for_a_bound_fail_and_say_so() -> None:

@@ -46,11 +46,8 @@ def test_an_exact_match_ignores_case_and_outer_spaces_only() -> None:
 
 
 def outputs(answers: list[str], labels: list[str], losses: list[float]) -> text_scores.Outputs:
-    numbered = (
-        {place: (loss, 10) for place, loss in enumerate(losses)},
-        *map(dict, map(enumerate, (answers, labels))),
-    )
-    return text_scores.Outputs(*numbered, 10.0)
+    lost = {place: (loss, 10) for place, loss in enumerate(losses)}
+    return text_scores.Outputs(lost, dict(enumerate(answers)), dict(enumerate(labels)), 10.0)
 
 
 def two_models(count: int = 40) -> tuple[text_scores.Outputs, text_scores.Outputs, text_scores.References]:

@@ -1,7 +1,7 @@
 """`neo evaluate`: compare two models that are served through the gateway."""
 
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,12 @@ from typing import Annotated
 import typer
 
 from neocloud.cli.evaluation.client import Model
-from neocloud.cli.evaluation.conversations import choose_questions, last_questions, read_conversations
+from neocloud.cli.evaluation.conversations import (
+    Conversation,
+    choose_questions,
+    last_questions,
+    read_conversations,
+)
 from neocloud.cli.evaluation.gate import EXIT_GATE, read_gate, show_rules, verdict_document
 from neocloud.cli.evaluation.judge import Judged, judge_answers
 from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, measure
@@ -31,7 +36,7 @@ MEASURED_BY = {
     "accuracy": Metric.ACCURACY,
     "tokens_per_second": Metric.SPEED,
 }
-"""What to measure for a score of a gate; the other scores are of generated answers."""
+"""The metrics that give scores of a gate; the other scores are of generated answers."""
 
 app = command_group()
 
@@ -88,6 +93,34 @@ CandidateGatewayOption = Annotated[
 
 
 @dataclass(frozen=True)
+class _Sampling:
+    """Options about what is asked."""
+
+    limit: LimitOption = 0
+    metrics: MetricsOption = None
+    samples: SamplesOption = 32
+    show_samples: ShowSamplesOption = 5
+    max_new_tokens: MaxNewTokensOption = 128
+    batch: BatchOption = 16
+    context_length: ContextLengthOption = 1024
+    seed: SeedOption = 42
+
+    def plan(self, conversations: Sequence[Conversation], needed: frozenset[Metric]) -> Plan:
+        """Return the requests to make; `needed` is measured beside what was asked for."""
+        return Plan(
+            conversations=conversations,
+            questions=choose_questions(conversations, self.samples, self.seed),
+            labels=last_questions(conversations),
+            metrics=frozenset(self.metrics or USUAL) | needed,
+            max_new_tokens=self.max_new_tokens,
+            max_label_tokens=24,
+            batch=self.batch,
+            context=self.context_length,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
 class _Deciding:
     """Options about the verdict on the candidate."""
 
@@ -124,14 +157,7 @@ def evaluate(
     base: BaseOption,
     candidate: CandidateOption,
     data: DataOption = "",
-    limit: LimitOption = 0,
-    metrics: MetricsOption = None,
-    samples: SamplesOption = 32,
-    show_samples: ShowSamplesOption = 5,
-    max_new_tokens: MaxNewTokensOption = 128,
-    batch: BatchOption = 16,
-    context_length: ContextLengthOption = 1024,
-    seed: SeedOption = 42,
+    sampling: Annotated[_Sampling, Options(_Sampling)] = _Sampling(),
     tasks: TasksOption = "",
     task_folder: TaskFolderOption = None,
     tokenizer: TokenizerOption = "",
@@ -156,7 +182,7 @@ def evaluate(
     rules = deciding.rules(tasks)
     if tasks:
         with gateway_of(context, places[0]) as one, gateway_of(context, places[1]) as other:
-            chosen = Tasks(tasks, task_folder, tokenizer, limit)
+            chosen = Tasks(tasks, task_folder, tokenizer, sampling.limit)
             made = run_tasks(Model(one, base), Model(other, candidate), chosen)
         verdict = _verdict(made, rules)
         show_tasks(made, (base, candidate), output)
@@ -165,18 +191,8 @@ def evaluate(
     if not data:
         raise ClientError("INVALID_ARGUMENT", "No test data was given", "Give --data, or --tasks")
     with data_file(context, data) as path:
-        conversations = read_conversations(path, limit, seed, data)
-    plan = Plan(
-        conversations=conversations,
-        questions=choose_questions(conversations, samples, seed),
-        labels=last_questions(conversations),
-        metrics=frozenset(metrics or USUAL) | deciding.metrics(rules),
-        max_new_tokens=max_new_tokens,
-        max_label_tokens=24,
-        batch=batch,
-        context=context_length,
-        seed=seed,
-    )
+        conversations = read_conversations(path, sampling.limit, sampling.seed, data)
+    plan = sampling.plan(conversations, deciding.metrics(rules))
     with gateway_of(context, places[0]) as one, gateway_of(context, places[1]) as other:
         models = (Model(one, base), Model(other, candidate))
         found, is_complete = _measured(models, plan)
@@ -187,7 +203,7 @@ def evaluate(
     facts: JsonObject = {"base": base, "candidate": candidate, "data": data, "is_complete": is_complete}
     if deciding.judge:
         facts["judge"] = judged.document(deciding.judge)
-    made = report(plan, *found, show_samples, facts, judged.preferences)
+    made = report(plan, *found, sampling.show_samples, facts, judged.preferences)
     verdict = _verdict(made, rules)
     _print(made, found, models, output)
     for remark in judged.remarks:

@@ -11,6 +11,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     WakeDeploymentResponse,
 )
 from neocloud.services.inference.api import gateway
+from neocloud.services.inference.api.gates import override_gate
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.reconcile.backends import replica_backends
 from neocloud.services.inference.reconcile.replica_log import LogPosition
@@ -144,6 +145,13 @@ async def wake(call: Call, request: WakeDeploymentRequest) -> Write[WakeDeployme
 
 
 METHODS: tuple[AnyMethod, ...] = (
+    Method(
+        "neocloud.inference.v1.ModelService/OverrideGate",
+        override_gate,
+        "inference.gates.override",
+        target=lambda request: request.id,
+        is_change=True,
+    ),
     Method(
         f"{_DEPLOYMENTS}/ReadLog",
         read_log,
