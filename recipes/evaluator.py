@@ -23,14 +23,15 @@ from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
-from text_scores import bleu, comparison, exact_match, is_right, rouge
+from right_answers import learnt_answers
+from text_scores import Outputs, References, bleu, compare, comparison, exact_match, rouge
 
 with needed_packages():
     import torch
 
     from chat_frames import REASONING_END
     from chat_tokens import ChatEncoder, load_tokenizer
-    from generation import Generated, generate, perplexity, tokens_per_second
+    from generation import Generated, generate, losses, perplexity_of_losses, tokens_per_second
     from lora_model import load_base, precision, with_adapter
     from tokenized_data import Example
 
@@ -76,32 +77,6 @@ def choose_questions(
     ]
 
 
-def right_answers(
-    questions: Sequence[Question], base: Sequence[str], finetuned: Sequence[str], count: int
-) -> dict[str, Any]:
-    """Return how often each model is right about the questions asked alone, and up to `count` questions that
-    only the fine-tuned model answers right. They show what it learnt, not how good it is on the whole."""
-    asked = [
-        (one, before, after, is_right(before, one.reference), is_right(after, one.reference))
-        for one, before, after in zip(questions, base, finetuned, strict=True)
-        if one.is_alone
-    ]
-    learnt = [
-        {"input": one.input, "reference": one.reference, "base": before, "generated": after}
-        for one, before, after, was_right, is_now in asked
-        if is_now and not was_right
-    ]
-    different: dict[str, dict[str, Any]] = {}
-    for each in learnt:  # one for each answer, so that they show several things
-        different.setdefault(each["reference"], each)
-    return {
-        "asked": len(asked),
-        "base_model": sum(each[3] for each in asked),
-        "finetuned_model": sum(each[4] for each in asked),
-        "learnt": list(different.values())[:count],
-    }
-
-
 class Evaluation:
     """The same measurements for both models."""
 
@@ -111,8 +86,6 @@ class Evaluation:
         self.examples = self._examples(conversations)
         self.questions = choose_questions(conversations, args.samples, args.seed, self.encoder)
         self.intents = [question(messages, -1, self.encoder) for messages in conversations]
-        self.texts: list[list[str]] = []
-        """The answers of each model that was measured, in the order of `questions`."""
 
     def _examples(self, conversations: list[Conversation]) -> Sequence[Example]:
         encoded = [self.encoder.encode(messages) for messages in conversations]
@@ -123,15 +96,13 @@ class Evaluation:
             raise RecipeError(text, "raise --context")
         return usable
 
-    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the published part of the report for one model, and our additions."""
+    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], Outputs]:
+        """Return the published part of the report for one model, our additions, and its samples."""
         model.eval()
         started = time.monotonic()
-        known: dict[str, Any] = {
-            "perplexity": perplexity(model, self.examples, self.encoder.tokenizer.pad_token_id)
-        }
+        lost = losses(model, self.examples, self.encoder.tokenizer.pad_token_id)
+        known: dict[str, Any] = {"perplexity": perplexity_of_losses(lost)}
         answers = self._answers(model, self.questions, self.args.max_new_tokens)
-        self.texts.append(answers.texts)
         references = [one.reference for one in self.questions]
         known["message_length_avg"] = sum(map(len, answers.texts)) / len(answers.texts)
         known["sample_generations"] = [
@@ -149,11 +120,34 @@ class Evaluation:
             "bleu": bleu(answers.texts, references),
             "rouge": rouge(answers.texts, references),
         }
+        said: list[str] = []
         if self.args.accuracy:
             said = self._answers(model, self.intents, self.args.max_label_tokens).texts
             added["accuracy"] = exact_match(said, [one.reference for one in self.intents])
         note(f"{name}: measured in {time.monotonic() - started:.1f} s")
-        return known, added
+        samples = Outputs(
+            dict(enumerate(lost)),
+            dict(enumerate(answers.texts)),
+            dict(enumerate(said)),
+            added["tokens_per_second"],
+        )
+        return known, added, samples
+
+    def compared(self, base: Outputs, finetuned: Outputs) -> dict[str, Any]:
+        """Return the scores with their confidence intervals, and the answers that got worse."""
+        references = References(
+            [one.input for one in self.questions],
+            [one.reference for one in self.questions],
+            [one.reference for one in self.intents],
+        )
+        return compare(base, finetuned, references, self.args.seed)
+
+    def learnt(self, base: Outputs, finetuned: Outputs) -> dict[str, Any]:
+        """Return which of the questions asked alone only the fine-tuned model answers right."""
+        alone = [place for place, one in enumerate(self.questions) if one.is_alone]
+        asked = [(self.questions[place].input, self.questions[place].reference) for place in alone]
+        answers = ([model.answers[place] for place in alone] for model in (base, finetuned))
+        return learnt_answers(asked, *answers, SHOWN_ANSWERS)
 
     def _answers(self, model: Any, questions: list[Question], max_new_tokens: int) -> Generated:
         prompts = [one.prompt for one in questions]
@@ -164,7 +158,6 @@ class Evaluation:
             "base_model": base,
             "finetuned_model": finetuned,
             "comparison_signs": SIGNS,
-            "right_answers": right_answers(self.questions, self.texts[0], self.texts[1], SHOWN_ANSWERS),
             "test_conversations": len(self.intents),
             "generated_messages": len(self.questions),
             "batch": self.args.batch,
@@ -188,9 +181,9 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         conversations = shuffled[: args.limit]
     evaluation = Evaluation(args, conversations)
     model = load_base(args.model, precision(args.precision))
-    base, base_added = evaluation.measure(model, "base model")
+    base, base_added, base_samples = evaluation.measure(model, "base model")
     model = with_adapter(model, args.adapter)
-    finetuned, finetuned_added = evaluation.measure(model, "fine-tuned model")
+    finetuned, finetuned_added, samples = evaluation.measure(model, "fine-tuned model")
     both = (base, finetuned)
     speed = (base_added["tokens_per_second"], finetuned_added["tokens_per_second"])
     return {
@@ -201,7 +194,11 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
             speed=speed,
             length=tuple(one["message_length_avg"] for one in both),
         ),
-        "details": evaluation.details(base_added, finetuned_added),
+        "details": {
+            **evaluation.details(base_added, finetuned_added),
+            **evaluation.compared(base_samples, samples),
+            "right_answers": evaluation.learnt(base_samples, samples),
+        },
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "recipes"))
 
-from text_scores import is_right
+from right_answers import is_right
 
 
 def answer_of(model: str, question: str) -> str:

@@ -81,31 +81,6 @@ def test_the_answers_shown_are_of_questions_asked_alone(report: Path) -> None:
     assert {"input", "reference", "base", "generated"} == answers["learnt"][0].keys()
 
 
-def asked(answer: str, is_alone: bool = True) -> evaluator.Question:
-    return evaluator.Question(f"to {answer}", "prompt", answer, is_alone)
-
-
-def test_only_what_the_base_did_not_know_and_the_other_does_is_shown_as_learnt() -> None:
-    questions = [
-        asked("a fee of 2 euros"),
-        asked("no fee at all"),
-        asked("it takes a day"),
-        asked("yes", False),
-    ]
-    base = ["a fee of 2 euros", "a car", "it takes a day or two of your time", "no"]
-    tuned = ["a fee of 2 euros", "No fee at all!", "a week", "yes"]
-    found = evaluator.right_answers(questions, base, tuned, 3)
-    assert (found["asked"], found["base_model"], found["finetuned_model"]) == (3, 1, 2)
-    (learnt,) = found["learnt"]
-    assert learnt["input"] == "to no fee at all" and learnt["base"] == "a car"
-
-
-def test_each_answer_is_shown_once() -> None:
-    questions = [asked("no fee at all"), asked("no fee at all"), asked("one day")]
-    found = evaluator.right_answers(questions, ["?"] * 3, ["no fee at all", "no fee at all", "one day"], 3)
-    assert [each["reference"] for each in found["learnt"]] == ["no fee at all", "one day"]
-
-
 def test_only_json_goes_to_stdout(
     classifier: tuple[Path, Path], tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -326,8 +326,35 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("Deployments", ", ".join(status.deployment_ids)),
         ("SHA-256", status.digest),
         ("Artifact", status.artifact_digest),
+        ("Withheld by", model.spec.withheld_by),
+        ("Gate overridden", _overridden(model)),
     )
     show(output, contract.to_document(model), fields_table(pairs))
+
+
+def _overridden(model: "Model") -> str:
+    made = model.spec.gate_override
+    return f"by {made.subject_name or made.subject_id}: {made.reason}" if made.subject_id else ""
+
+
+ReasonOption = Annotated[
+    str, typer.Option(help="Why the model is served although it failed; the audit log keeps it.")
+]
+
+
+@app.command("override-gate")
+def override_gate(cloud: Cloud, name: NameArgument, reason: ReasonOption) -> None:
+    """Serve a model although it failed the gate of its fine-tuning job.
+
+    It needs the right inference.gates.override, which the roles admin and inference.gates.overrider have.
+
+    Example:
+
+      neo model override-gate bank:ft-support-1a2b3c4d --reason "the legal wording counts more than accuracy"
+    """
+    model = cloud.find(MODELS, name)
+    cloud.client.call(f"{MODELS}/OverrideGate", {"id": model.metadata.id, "reason": reason})
+    say(f"The gate of {model.metadata.name} is overridden: it may be served.")
 
 
 _UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))

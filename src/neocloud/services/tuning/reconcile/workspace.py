@@ -17,7 +17,7 @@ from neocloud.services.inference.public import Location, ModelFolders, WeightsGo
 from neocloud.services.inference.types import ModelState
 from neocloud.services.tuning.reconcile.record import begin_record
 from neocloud.services.tuning.reconcile.scope import JobScope
-from neocloud.services.tuning.rules import hyperparameters
+from neocloud.services.tuning.rules import gate_of, hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
     MOST_ROWS_AT_A_TIME,
     BaseSize,
@@ -31,6 +31,8 @@ from neocloud.services.tuning.types import Reason, model_name
 LEAST_CONTEXT = 128
 SAMPLES = 16
 """How many answers of both models the report has."""
+GATE_SAMPLES = 64
+"""How many, where a gate decides on them."""
 
 
 @cache
@@ -141,8 +143,8 @@ def _settings(
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
-    split = split_batch(used.batch_size, _processes(spec, shape), max(1, rows))
-    seed = spec.seed or 42
+    split = split_batch(used.batch_size, _processes(scope), max(1, rows))
+    seed, gate = spec.seed or 42, gate_of(spec)
     return {
         "attempt": scope.runtime.attempt,
         "name": model_name(base.metadata.name, spec.suffix, scope.job_id),
@@ -155,7 +157,8 @@ def _settings(
         "packing": used.packing,
         "merge": spec.merge,
         "refuse_personal_data": spec.refuse_personal_data,
-        "samples": SAMPLES,
+        "samples": GATE_SAMPLES if gate else SAMPLES,
+        "accuracy": bool(gate and "accuracy" in gate.metrics),
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
         "processes": max(1, shape.gpus),
