@@ -41,6 +41,12 @@ CONTEXT = frozenset(
     {"input", "context", "history", "passage", "document", "documents", "background", "knowledge"}
 )
 """Columns that may be a part of the question."""
+OWNERS = frozenset(
+    f"{who}{suffix}"
+    for who in ("customer", "client", "user", "account", "person", "member", "patient", "contact", "caller")
+    for suffix in ("", "_id", "id", "_name", "_number", "_uuid")
+) | {"email", "email_address", "phone", "phone_number", "tenant_id", "subscriber_id"}
+"""Columns that name the customer of a conversation, who is the same in all its rows."""
 MOST_LISTED, LONGEST_NAME = 20, 64
 NOT_TEXT = frozenset(
     {"tools", "functions", "image", "images", "audio", "audios", "video", "videos", "reasoning_content"}
@@ -60,6 +66,10 @@ class Columns:
 
     def __getitem__(self, purpose: str) -> str | None:
         return self.chosen[purpose]
+
+    @property
+    def owners(self) -> list[str]:
+        return [column for column in self.unused if column.lower() in OWNERS]
 
     def check_unused(self, row: dict[str, Any], where: str) -> None:
         """Raise RecipeError for content that would be lost, BadRecordError for what cannot be learnt."""

@@ -39,7 +39,7 @@ class Known:
 
 @dataclass
 class Overlap:
-    """What of a data set is in the training data as well."""
+    """The conversations of a data set that are in the training data as well."""
 
     known: Known
     conversations: int = 0

@@ -28,6 +28,10 @@ from reading_progress import Progress
 from recipe_errors import RecipeError, exit_code
 
 MOST_GROUPS, MOST_PLACES = 50, 5
+ONE_CONVERSATION = (
+    "there is one conversation, and a tenth is held out for the evaluation: add some, or name a file to"
+    " evaluate on"
+)
 MARKED = "marked as not to be learnt"
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
@@ -37,7 +41,7 @@ class Group:
     """Records that are left out for the same reason, or of which each is an error."""
 
     reason: str
-    """That of the first."""
+    """The reason of the first."""
     count: int = 0
     places: list[str] = field(default_factory=list)
     is_error: bool = True
@@ -77,7 +81,7 @@ class GroupedRecords(BadRecords):
 
 @dataclass
 class DataReport:
-    """What was understood of one file."""
+    """The meaning of one file: columns, counts, and reasons."""
 
     file: str
     format: str = ""
@@ -145,6 +149,9 @@ def run(args: argparse.Namespace) -> int:
     known = Known()
     data = read(args.input, args, known)
     data.copies = known.copies
+    has_errors = data.error or any(group["is_error"] for group in data.groups)
+    if data.conversations == 1 and not has_errors and not args.validation:
+        data.error = ONE_CONVERSATION
     document: dict[str, Any] = {"training": asdict(data), "validation": None, "overlap": None}
     if args.validation:
         overlap = Overlap(known)

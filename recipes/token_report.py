@@ -142,7 +142,7 @@ def encode(encoder: Any, messages: Conversation, place: str) -> tuple[list[int],
 
 
 def example(encoder: Any, place: str, messages: Conversation, context: int) -> dict[str, Any]:
-    """Return a conversation as the model reads it, but for personal data, which are masked."""
+    """Return a conversation as the model reads it, with personal data masked."""
     room, left_out, spans = LONGEST_EXAMPLE, 0, list[dict[str, str]]()
     messages = [{**message, "content": masked(message["content"])} for message in messages]
     for text, kind in encoder.spans(messages, context or sys.maxsize):

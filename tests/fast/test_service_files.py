@@ -53,6 +53,8 @@ OTHERS = {
         "roles_page.py": "the generator of docs/reference/roles.md",
     },
     "inference": {
+        "architectures.py": "the models that the model server can load: reconcilers refuse others",
+        "architectures.txt": "their names",
         "model_server_key.py": "the key between gateway and model servers",
         "gateway_link.py": "what gateway and control plane tell each other",
     },

@@ -102,7 +102,7 @@ def test_data_tokens_examples_and_estimate(dry_run: DryRun, server: FakeServer) 
 
 
 def test_programs_get_the_same_as_json(dry_run: DryRun) -> None:
-    """What could not be run says so."""
+    """A part that could not be run says so."""
     ran = dry_run(ROWS, "-o", "json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
@@ -128,7 +128,7 @@ def test_an_evaluation_on_the_training_data_is_told(dry_run: DryRun, tmp_path: P
 
 
 def test_personal_data_are_refused_when_asked(dry_run: DryRun) -> None:
-    rows = [{"prompt": "Card 4111 1111 1111 1111", "completion": "Thanks"}]
+    rows = [ROWS[0], {"prompt": "Card 4111 1111 1111 1111", "completion": "Thanks"}]
     assert dry_run(rows).code == 0
     ran = dry_run(rows, "--refuse-personal-data")
     assert ran.code == 2 and "hold personal data" in ran.err and "4111" not in ran.out + ran.err

@@ -60,7 +60,7 @@ def test_a_reasoning_block_of_the_template_is_not_learnt(encoder: ChatEncoder) -
 
 
 def test_an_end_token_after_a_space_is_learnt(encoder: ChatEncoder) -> None:
-    """As Llama 2 writes its turns; without it a model does not learn to stop."""
+    """Llama 2 writes its turns so; without its end token a model does not learn to stop."""
     encoder.tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
         "{% if m.role == 'assistant' %} {{ eos_token }}{% endif %}\n{% endfor %}"

@@ -1,4 +1,4 @@
-"""What is said of data before they are trained on, and that training does the same."""
+"""Reports on data before they are trained on, and that training does the same."""
 
 from __future__ import annotations
 
@@ -258,3 +258,10 @@ def test_a_job_reports_what_it_trains_and_evaluates_on(tmp_path: Path) -> None:
     outcome = json.loads((tmp_path / "outcome.json").read_text())
     assert (outcome["code"], outcome["param"]) == ("invalid_training_file", "training_file")
     assert "holds personal data: 1 e-mail address" in outcome["message"]
+
+
+def test_one_conversation_is_too_few_without_a_file_to_evaluate_on(tmp_path: Path, report: Reporter) -> None:
+    path = write(tmp_path, "a.jsonl", [MESSAGES])
+    assert "there is one conversation" in report.data(path)["training"]["error"]
+    other = write(tmp_path, "b.jsonl", [{"prompt": "a", "completion": "b"}])
+    assert not report.data(path, "--validation", str(other))["training"]["error"]

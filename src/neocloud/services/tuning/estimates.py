@@ -47,8 +47,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What the store has for an estimate."""
+class _Candidate:
+    """A job that is not created yet: its base, its shape, and earlier jobs like it."""
 
     base: Model
     shape: Preset
@@ -77,7 +77,7 @@ async def estimate(call: Call, request: EstimateFineTuningJobRequest) -> Estimat
     return answer
 
 
-def _find(tx: Transaction, call: Call, job: FineTuningJob, inventory: Capabilities) -> _Found:
+def _find(tx: Transaction, call: Call, job: FineTuningJob, inventory: Capabilities) -> _Candidate:
     """Raises ApiError where model or shape are not those of a job that would be accepted."""
     dependencies = call.dependencies
     now, provided = dependencies.clock.now(), dependencies.provided
@@ -97,7 +97,7 @@ def _find(tx: Transaction, call: Call, job: FineTuningJob, inventory: Capabiliti
     alike = [
         each for each in jobs if _is_alike(each.spec, job.spec) and _base_id(tx, each) == base.metadata.id
     ]
-    return _Found(base, shape, alike[:MOST_JOBS])
+    return _Candidate(base, shape, alike[:MOST_JOBS])
 
 
 def _created(row: Resource) -> float:

@@ -1,4 +1,4 @@
-"""What of the data a job would train on, read here before anything is uploaded: by recipes, as JSON.
+"""The data that a job would train on, read here before anything is uploaded: by recipes, as JSON.
 
 What needs the data alone is always there. Tokens need the model's tokenizer, which the cloud hands out, and
 the packages that read it; where one of them is missing, the report says `not_run` and why.
@@ -33,7 +33,7 @@ NOT_KNOWN = ("UNIMPLEMENTED", "PERMISSION_DENIED", "FAILED_PRECONDITION", "NOT_F
 
 
 @dataclass(frozen=True)
-class Report:
+class TrialReport:
     """`data`, `tokens` and `estimate` of a job that is not created yet."""
 
     data: JsonObject
@@ -82,22 +82,22 @@ def files_of(data: JsonObject) -> list[JsonObject]:
 
 def with_estimate(
     cloud: ProjectClient, base_id: str, spec: "FineTuningJobSpec", data: JsonObject, path: str, price: Price
-) -> Report:
+) -> TrialReport:
     """Return the whole report. `spec` is that of the job as the cloud would create it."""
     if data["state"] != "done" or error_in(data):
         reason = data.get("reason") or "the data cannot be trained on"
-        return Report(data, not_run(reason), not_run(reason))
+        return TrialReport(data, not_run(reason), not_run(reason))
     size = {name: data["training"][name] for name in ("conversations", "bytes", "longest_bytes")}
     try:
         found = _estimated(cloud, spec, size)
     except ClientError as error:
         if error.code not in NOT_KNOWN:
             raise
-        return Report(data, _tokens(cloud, base_id, path, 0), not_run(error.message))
+        return TrialReport(data, _tokens(cloud, base_id, path, 0), not_run(error.message))
     tokens = _tokens(cloud, base_id, path, found.hyperparameters.context_length)
     if tokens.get("tokens"):
         found = _estimated(cloud, spec, {**size, "tokens": tokens["tokens"]})
-    return Report(data, tokens, _estimate_document(found, tokens, price))
+    return TrialReport(data, tokens, _estimate_document(found, tokens, price))
 
 
 def _estimate_document(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from neocloud.cli.commands.tuning.data_report import Report, files_of
+from neocloud.cli.commands.tuning.data_report import TrialReport, files_of
 from neocloud.cli.output import JsonObject, console, counted, fields_table, print_view, say, table, warn
 from neocloud.cli.progress import duration
 from neocloud.cli.terminal import echo, one_line, visible
@@ -21,7 +21,7 @@ KINDS = {
 }
 STYLES = {"learnt": "bold green", "cut": "red strike"}
 MARKS = {"learnt": ("{+", "+}"), "cut": ("[-", "-]"), "context": ("", "")}
-"""As `wdiff` marks what is added and what is removed."""
+"""The marks of `wdiff` for what is added and what is removed."""
 
 
 def show_data(data: JsonObject) -> None:
@@ -170,7 +170,7 @@ def _cost(estimate: JsonObject) -> str:
     return f"about {estimate['cost']} {estimate['currency']}"
 
 
-def show_report(report: Report) -> None:
+def show_report(report: TrialReport) -> None:
     """Print tokens, examples and the estimate, after the data."""
     show_tokens(report.tokens)
     show_estimate(report.estimate)

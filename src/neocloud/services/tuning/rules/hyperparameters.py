@@ -23,7 +23,7 @@ LEAST_CONTEXT, LARGEST_CONTEXT = 256, 4096
 BYTES_PER_TOKEN = 3
 """A low estimate, so that a context computed from it is too long rather than too short."""
 TRAINING_SHARE = 0.9
-"""Of data without a file to evaluate on; the rest is evaluated on."""
+"""The share of data that is trained on where no file to evaluate on is named."""
 PUBLISHED_RATE = 1e-5
 """The default of the published API, meant for training all weights."""
 MOST_ROWS_AT_A_TIME = 8
