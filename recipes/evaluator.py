@@ -32,7 +32,8 @@ with needed_packages():
     from chat_frames import REASONING_END
     from chat_tokens import ChatEncoder, load_tokenizer
     from generation import Generated, generate, losses, perplexity_of_losses, tokens_per_second
-    from lora_model import load_base, precision, with_adapter
+    from lora_model import load_base, with_adapter
+    from precision import precision
     from tokenized_data import Example
 
 SPEED_TOKENS = 64  # per answer when speed is measured

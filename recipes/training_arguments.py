@@ -62,7 +62,7 @@ class TrainingArguments:
     load_in_4bit: bool = _key(False, "4-bit NF4 base weights (needs a GPU and bitsandbytes)")
     mixed_precision: str = _key(
         "auto",
-        "auto: bf16 on a GPU that has it, else fp16 on a GPU, else no",
+        "auto: on a GPU bf16, or fp16 where it has none; on a CPU no, or bf16 where measured to be faster",
         choices=("auto", "no", "bf16", "fp16"),
     )
     gradient_checkpointing: bool = _key(False, "less memory for more time")
