@@ -115,7 +115,7 @@ class AnswerCache(Generic[_Key, _Value]):
         self._known: LRUCache[_Key, _Known[_Value]] = LRUCache(MAX_KNOWN)
         self._questions: dict[_Key, asyncio.Task[_Value | None]] = {}
         self._used_at: dict[_Key, float] = {}
-        """Of answers to be renewed: when a request last used them, the newest at the end."""
+        """When a request last used the answers to be renewed, the newest at the end."""
         self._epoch = 0
         self.answer_count = 0
         """Answers that were kept since the start."""

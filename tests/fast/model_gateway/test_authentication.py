@@ -153,7 +153,7 @@ async def test_a_key_that_is_revoked_in_a_pause_ends_within_seconds(
 async def test_the_proof_does_not_outlive_the_token(
     renewing: Authenticator, plane: ControlPlane, clock: FakeClock
 ) -> None:
-    """Work by proof may go on when the token ends; a request with the token may not."""
+    """Work by proof may continue when the token ends; a request with the token may not."""
     plane.renew_until = clock.now() + timedelta(seconds=30)
     await renewing.authenticate("Bearer good")
     await pause(clock, 30)

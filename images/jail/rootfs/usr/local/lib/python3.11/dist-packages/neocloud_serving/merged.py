@@ -1,8 +1,8 @@
 """Weights that have one adapter in them, layer by layer: which ones are kept. Knows nothing of vLLM.
 
 Tokens of one adapter then cost what tokens of the base cost. Each adapter takes the memory of the adapted
-weights once more, so the product says how much there is. Merging takes a part of the time only, so that the
-answers under way go on meanwhile.
+weights again, so the product says how much there is. Merging takes a part of the time only, so that the
+answers under way continue meanwhile.
 """
 
 import time
