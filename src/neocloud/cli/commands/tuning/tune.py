@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
+from neocloud.cli.commands.tuning.config_file import read_configuration
 from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_file, first_question, upload
 from neocloud.cli.commands.tuning.job import (
     FollowingOption,
@@ -103,6 +104,14 @@ QuestionOption = Annotated[
 ]
 
 
+ConfigOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="JSON with settings of the job, a path or s3://BUCKET/KEY; options go before it."
+    ),
+]
+
+
 def _training(
     suffix: SuffixOption = "",
     epochs: EpochsOption = 0,
@@ -155,6 +164,7 @@ def tune(
     base: BaseOption,
     validation: ValidationOption = "",
     training: Annotated[JsonObject, Options(_training)] = NOTHING,
+    config: ConfigOption = "",
     platform: PlatformOption = "",
     preset: PresetOption = "",
     on_slurm: OnSlurmOption = "",
@@ -175,9 +185,11 @@ def tune(
       neo tune chats.jsonl --base tiny --dry-run
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
+      neo tune chats.jsonl --base tiny --config s3://configs/bank.json
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
+    training = read_configuration(context, cloud.project, config).with_options(training, _training())
     model = cloud.find(MODELS, base)
     base_model = _base_of(cloud, model)
     if serving.serve_it:

@@ -178,6 +178,22 @@ def data_nodes(record: TrainingRecord) -> Sequence[tuple[LineageNode, str]]:
     return found
 
 
+def configuration_node(record: TrainingRecord) -> LineageNode | None:
+    """Return the configuration that the caller named, with the version of its object; None without one."""
+    metadata = record.spec.job_metadata
+    source, digest = metadata.get("config", ""), metadata.get("config_sha256", "")
+    if not source:
+        return None
+    found = LineageNode(
+        key=f"configuration:{digest or source}", type=LineageNode.CONFIGURATION, name=source, digest=digest
+    )
+    version = metadata.get("config_version", "")
+    if version:
+        found.facts.append(fact("version", version, is_reported=True))
+    _require(found, digest=digest, version=version)
+    return found
+
+
 def _data_node(name: str, digest: FileDigest) -> LineageNode:
     found = LineageNode(
         key=f"data:{digest.sha256 or name}",
