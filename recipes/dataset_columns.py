@@ -6,6 +6,7 @@ used, is an error where it holds something.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +87,28 @@ class Columns:
         if unused := [*ignored, *(column for column in self.unused if column in self.held)]:
             found.append(f"columns not used: {', '.join(map(repr, unused))}")
         return found
+
+
+def add_column_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a script that name columns."""
+    for purpose, guesses in GUESSES.items():
+        parser.add_argument(
+            f"--{purpose}-column",
+            metavar="NAME",
+            help=f"default: guessed ({', '.join(guesses[:4])}{', ...' if len(guesses) > 4 else ''})",
+        )
+    parser.add_argument(
+        "--ignore-column",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="do not use this column, whatever it holds; may be repeated",
+    )
+
+
+def named_columns(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the column that an option names, for each purpose."""
+    return {purpose: getattr(args, f"{purpose}_column") for purpose in GUESSES}
 
 
 def choose_columns(available: list[str], named: dict[str, str | None], ignored: list[str]) -> Columns:

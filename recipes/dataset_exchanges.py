@@ -37,8 +37,8 @@ class Group:
 
 def read_conversations(
     table: Table, columns: Columns, system_prompt: str | None, bad: BadRecords
-) -> Iterator[Conversation]:
-    """Yield the conversations that can be learnt; add each unusable one to `bad`."""
+) -> Iterator[tuple[str, Conversation]]:
+    """Yield the conversations that can be learnt, with their places; add each unusable one to `bad`."""
     drafts = _grouped if columns["conversation"] is not None else _by_row
     for where, draft in drafts(table, columns, bad):
         messages = bad.check(draft, where)
@@ -47,7 +47,7 @@ def read_conversations(
         if system_prompt:
             turns = messages[1:] if messages[0]["role"] == "system" else messages
             messages = [{"role": "system", "content": system_prompt}, *turns]
-        yield messages
+        yield where, messages
 
 
 def _by_row(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[str, Any]]:

@@ -155,7 +155,8 @@ def steps(job: Job) -> list[Step]:
     chats, train, test = (folder / f"chats{part}.jsonl" for part in ("", "_train", "_test"))
     found = [_check(job, "training_file", chats)]
     if (folder / "validation_file.jsonl").exists():
-        found = [_check(job, "training_file", train), _check(job, "validation_file", test)]
+        compared = ("--training", str(train))
+        found = [_check(job, "training_file", train), _check(job, "validation_file", test, *compared)]
     else:
         found.append(
             Step(
@@ -182,9 +183,10 @@ def _script(name: str) -> str:
     return str(CODE / name)
 
 
-def _check(job: Job, param: str, output: Path) -> Step:
+def _check(job: Job, param: str, output: Path, *options: str) -> Step:
     source = job.folder / f"{param}.jsonl"
-    command = [_script("dataset_convert.py"), str(source), "--output", str(output)]
+    command = [_script("dataset_convert.py"), str(source), "--output", str(output), *options]
+    command += ["--refuse-personal-data"] if job.settings.get("refuse_personal_data") else []
     name, blame = f"Check the {param.replace('_', ' ')}", (f"invalid_{param}", param)
     return Step(name, output, command, blame, reports=f"{source}: ")
 
@@ -224,6 +226,7 @@ def _training_on_nodes(job: Job, output: Path) -> Step:
 def _evaluation(job: Job, test: Path, adapter: Path) -> Step:
     flags = ["--model", job.settings["model"], "--adapter", str(adapter), "--data", str(test)]
     flags += ["--context", str(job.settings["context"]), "--samples", str(job.settings["samples"])]
+    flags += ["--accuracy"] if job.settings.get("accuracy") else []
     report = job.folder / "report.json"
     return Step("Evaluate", report, [_script("evaluator.py"), *flags], output=report)
 

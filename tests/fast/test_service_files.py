@@ -86,7 +86,10 @@ OTHERS = {
         "object_writes.py": "writes objects for other services, as the account that asked",
         "report.py": "the report for the operator in neo status",
     },
-    "tuning": {"work_folder.py": "the folder that a job shares with its recipe"},
+    "tuning": {
+        "estimates.py": "settings and duration of a job that is not created yet",
+        "work_folder.py": "the folder that a job shares with its recipe",
+    },
     "vpc": {"defaults.py": "what a new project starts with"},
 }
 """More names, each with its reason."""

@@ -39,7 +39,7 @@ SHOWN_FACTS: Mapping[str, Sequence[str]] = {
     "MODEL": ("origin", "source", "license", "lora_rank"),
     "CONFIGURATION": ("version",),
     "CHECKPOINT": ("valid_loss",),
-    "EVALUATION": ("base_perplexity", "fine_tuned_perplexity", "perplexity_improvement", "conversations"),
+    "EVALUATION": ("base_perplexity", "fine_tuned_perplexity", "perplexity_improvement", "conversations", "gate"),
     "DEPLOYMENT": ("runs_on", "charge"),
     "TOKENS": ("input", "cached-input", "output", "project"),
     "COST": ("total", "without a price"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.inference.catalogue import CATALOGUE, catalogue_folder
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.lineage import lineage, models_trained_on
 from neocloud.cli.commands.inference.price import callable_name, optional_list
@@ -47,6 +48,7 @@ app = command_group(
 
 Examples:
 
+  neo model add smollm2
   neo model add assistant ./assistant-model
   neo model add support ./support-adapter --base assistant
   neo model add qwen Qwen/Qwen3-0.6B
@@ -66,8 +68,10 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on this machine, s3://BUCKET/FOLDER, REGISTRY/REPO:TAG, or an id of the hub such as"
-        " Qwen/Qwen3-0.6B.",
+        help="A folder on this machine, s3://BUCKET/FOLDER, REGISTRY/REPO:TAG, an id of the hub such as"
+        f" Qwen/Qwen3-0.6B, or a model that comes with Neocloud: {', '.join(CATALOGUE)}."
+        " Default: the one of this name.",
+        show_default=False,
     ),
 ]
 BaseOption = Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")]
@@ -90,7 +94,7 @@ InPlaceOption = Annotated[
 def add(
     cloud: Cloud,
     name: AddNameArgument,
-    source: SourceArgument,
+    source: SourceArgument = "",
     base: BaseOption = "",
     license: LicenseOption = "",
     description: DescriptionOption = "",
@@ -103,14 +107,16 @@ def add(
     """Add a model, or an adapter on one, and wait until it has been inspected, and until a deployment of its
     base that runs already serves the adapter.
 
-    A folder, also one of a bucket, and an artifact of a registry are copied into the cloud, and the copy is
-    deleted with the model. A tag is resolved once. A name without a tag is an id of the hub; it
+    A model that comes with Neocloud is fetched and converted once. A folder, also one of a bucket, and an
+    artifact of a registry are copied into the cloud, and the copy is deleted with the model. A tag is
+    resolved once. A name without a tag is an id of the hub; it
     is refused where it begins with the name of a registry, unless --revision is given. A model's folder
     holds config.json, *.safetensors and tokenizer files; an adapter's holds adapter_config.json and
     adapter_model.safetensors, as peft saves them.
 
     Examples:
 
+      neo model add smollm2
       neo model add assistant ./assistant-model --license Apache-2.0
       neo model add support ./support-adapter --base assistant
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
@@ -118,9 +124,11 @@ def add(
       neo model add support s3://models/support --base assistant
       neo model add support team/support:v1 --base assistant
     """
+    source = source or name
+    offered = CATALOGUE.get(source)
     spec: JsonObject = {
-        "license": license,
-        "description": description,
+        "license": license or (offered.license if offered else ""),
+        "description": description or (offered.description if offered else ""),
         "tool_call_parser": tool_call_parser,
         "reasoning_parser": reasoning_parser,
     }
@@ -136,6 +144,8 @@ def add(
 
 def _source_of(cloud: ProjectClient, name: str, source: str, revision: str, *, in_place: bool) -> JsonObject:
     """Return the ModelSource that the argument means. Copies a folder of this machine into the cloud."""
+    if source in CATALOGUE:
+        return {"folder": str(copy_in(cloud, name, catalogue_folder(cloud, source)))}
     folder = Path(source).expanduser()
     if source.startswith(SCHEME):
         bucket, _, prefix = source.removeprefix(SCHEME).partition("/")
@@ -316,8 +326,35 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("Deployments", ", ".join(status.deployment_ids)),
         ("SHA-256", status.digest),
         ("Artifact", status.artifact_digest),
+        ("Withheld by", model.spec.withheld_by),
+        ("Gate overridden", _overridden(model)),
     )
     show(output, contract.to_document(model), fields_table(pairs))
+
+
+def _overridden(model: "Model") -> str:
+    made = model.spec.gate_override
+    return f"by {made.subject_name or made.subject_id}: {made.reason}" if made.subject_id else ""
+
+
+ReasonOption = Annotated[
+    str, typer.Option(help="Why the model is served although it failed; the audit log keeps it.")
+]
+
+
+@app.command("override-gate")
+def override_gate(cloud: Cloud, name: NameArgument, reason: ReasonOption) -> None:
+    """Serve a model although it failed the gate of its fine-tuning job.
+
+    It needs the right inference.gates.override, which the roles admin and inference.gates.overrider have.
+
+    Example:
+
+      neo model override-gate bank:ft-support-1a2b3c4d --reason "the legal wording counts more than accuracy"
+    """
+    model = cloud.find(MODELS, name)
+    cloud.client.call(f"{MODELS}/OverrideGate", {"id": model.metadata.id, "reason": reason})
+    say(f"The gate of {model.metadata.name} is overridden: it may be served.")
 
 
 _UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))

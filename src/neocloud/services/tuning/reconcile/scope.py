@@ -9,12 +9,18 @@ from datetime import timedelta
 from typing import NoReturn
 
 from neocloud.core import wire
+from neocloud.core.evaluation_gate import Verdict
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, Failed, ReconcileResult, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Observation
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.messages.neocloud.tuning.v1 import FineTuningJob, FineTuningJobStatus, Hyperparameters
+from neocloud.messages.neocloud.tuning.v1 import (
+    FineTuningJob,
+    FineTuningJobStatus,
+    GateVerdict,
+    Hyperparameters,
+)
 from neocloud.services.compute.public import Preset
 from neocloud.services.tuning.rules import shape_of
 from neocloud.services.tuning.rules.memory import nodes_of
@@ -64,6 +70,8 @@ class JobScope:
     model_id: str = ""
     model_name: str = ""
     result_files: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    """The verdict of the job's gate, if it has one and this run has decided."""
     output: str = ""
     """The folder of a bucket that the result was written to in this run."""
 
@@ -206,12 +214,21 @@ def _set_progress(status: FineTuningJobStatus, scope: JobScope, state: JobState)
         status.estimated_finish.FromDatetime(scope.context.now + timedelta(seconds=left))
 
 
+def verdict_message(verdict: Verdict) -> GateVerdict:
+    found = GateVerdict(passed=verdict.passed)
+    for each in verdict.rules:
+        found.rules.add(asked=each.asked, measured=each.measured, passed=each.passed, why=each.why)
+    return found
+
+
 def _set_results(status: FineTuningJobStatus, scope: JobScope, outcome: Success) -> None:
     status.fine_tuned_model_id = scope.model_id or status.fine_tuned_model_id
     status.fine_tuned_model = scope.model_name or status.fine_tuned_model
     status.output = scope.output or status.output
     if scope.result_files:
         status.result_files[:] = scope.result_files
+    if scope.verdict is not None:
+        status.gate.CopyFrom(verdict_message(scope.verdict))
     status.trained_tokens = outcome.trained_tokens
     status.evaluation.base_perplexity = outcome.base_perplexity
     status.evaluation.fine_tuned_perplexity = outcome.fine_tuned_perplexity

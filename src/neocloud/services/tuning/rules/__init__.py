@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Mapping
 
 from neocloud.core import contract
+from neocloud.core.evaluation_gate import JOB_METRICS, BadGate, Gate, parse_gate
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.store.group_commit import refuse_while_writing
 from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.inference.v1 import ModelSpec, ModelStatus
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.messages.neocloud.tuning.v1 import (
+    CreateFineTuningJobRequest,
     FineTuningJob,
     FineTuningJobSpec,
     FineTuningJobStatus,
@@ -46,19 +49,26 @@ class FineTuningJobRules(Rules[FineTuningJob]):
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] = shape.gpus
         return demand
 
+    def request_violations(self, request: CreateFineTuningJobRequest) -> Iterable[Violation]:
+        if request.spec.gate:
+            try:
+                gate_of(request.spec)
+            except BadGate as error:
+                yield Violation("spec.gate", str(error))
+
     def violations(
         self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader
     ) -> Iterable[Violation]:
         if old is not None:
             return []
-        _choose_shape(new, reader)
-        where = list(_shape_violations(new, reader))
+        set_shape(new, reader)
+        where = list(shape_violations(new, reader))
         shape = None if where else shape_of(new.spec)
         node = None if where or shape else cluster_nodes(new.spec, reader).shape
         found = [
             *_hyperparameter_violations(new.spec),
             *where,
-            *_model_violations(new, shape or node, reader),
+            *model_violations(new, shape or node, reader),
             *_output_violations(new, reader),
         ]
         if shape and not found:  # before the files, which need not be there when a request is tried
@@ -68,6 +78,12 @@ class FineTuningJobRules(Rules[FineTuningJob]):
     def complete(self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader) -> None:
         if old is None:
             new.status.state = FineTuningJobStatus.State.Value(JobState.VALIDATING_FILES)
+
+
+def gate_of(spec: FineTuningJobSpec) -> Gate | None:
+    """Return the gate of a job. Raises BadGate. Not for a transaction."""
+    refuse_while_writing("Parsing a gate")
+    return parse_gate(spec.gate, JOB_METRICS) if spec.gate else None
 
 
 def shape_of(spec: FineTuningJobSpec) -> Preset | None:
@@ -81,7 +97,7 @@ def cluster_nodes(spec: FineTuningJobSpec, reader: ResourceReader) -> Nodes:
     return nodes_of(ClusterSpec.FromString(row.spec))
 
 
-def _choose_shape(new: FineTuningJob, reader: ResourceReader) -> None:
+def set_shape(new: FineTuningJob, reader: ResourceReader) -> None:
     """Store a shape in the spec when it names none, as clients of the OpenAI API cannot name one."""
     spec = new.spec
     row = reader.get(spec.model_id)
@@ -119,7 +135,7 @@ def _hyperparameter_violations(spec: FineTuningJobSpec) -> Iterable[Violation]:
         )
 
 
-def _shape_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[Violation]:
+def shape_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
         yield from _cluster_violations(new, reader)
@@ -154,9 +170,7 @@ def _cluster_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[
         yield Violation("spec.nodes", f"{row.name} has {nodes.count} {kind}; use fewer, or scale it up")
 
 
-def _model_violations(
-    new: FineTuningJob, shape: Preset | None, reader: ResourceReader
-) -> Iterable[Violation]:
+def model_violations(new: FineTuningJob, shape: Preset | None, reader: ResourceReader) -> Iterable[Violation]:
     row = reader.get(new.spec.model_id)
     if row is None or row.kind != MODEL or row.deleted_at or not _same_tenant(row, new, reader):
         yield Violation(

@@ -22,6 +22,8 @@ MOST_EPOCHS, LARGEST_BATCH = 8, 32
 LEAST_CONTEXT, LARGEST_CONTEXT = 256, 4096
 BYTES_PER_TOKEN = 3
 """A low estimate, so that a context computed from it is too long rather than too short."""
+TRAINING_SHARE = 0.9
+"""Of data without a file to evaluate on; the rest is evaluated on."""
 PUBLISHED_RATE = 1e-5
 """The default of the published API, meant for training all weights."""
 MOST_ROWS_AT_A_TIME = 8

@@ -106,6 +106,7 @@ def record_of(job: FineTuningJob) -> TrainingRecord:
         trained_tokens=status.trained_tokens,
         evaluation=status.evaluation if status.HasField("evaluation") else None,
         result_files=status.result_files,
+        gate=status.gate if status.HasField("gate") else None,
     )
 
 
@@ -249,6 +250,10 @@ def evaluation_node(record: TrainingRecord) -> LineageNode | None:
         "conversations": evaluation.conversations,
     }
     found.facts.extend(fact(name, value, is_reported=True) for name, value in figures.items())
+    if record.HasField("gate"):
+        found.facts.append(fact("gate", "passed" if record.gate.passed else "failed"))
+        for each in record.gate.rules:
+            found.facts.append(fact(f"gate {each.asked}", each.measured, is_reported=True))
     return found
 
 
