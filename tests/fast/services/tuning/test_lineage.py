@@ -91,7 +91,8 @@ def edges(graph: Any) -> set[tuple[str, str, str]]:
 
 async def test_a_model_is_traced_from_data_to_cost(cloud: Cloud, tmp_path: Path) -> None:
     base_id = await add_model(cloud)
-    job = await cloud.tuned(base_id, suffix="bank", seed=7)
+    config = {"config": "s3://configs/bank.json", "config_sha256": "e" * 64, "config_version": "v7"}
+    job = await cloud.tuned(base_id, suffix="bank", seed=7, job_metadata=config)
     model_id, name = job.status.fine_tuned_model_id, job.status.fine_tuned_model
     ledger = open_ledger(ledger_file(tmp_path), SystemClock())
     now = int(SystemClock().now().timestamp() * 1000) + 1000
@@ -116,6 +117,7 @@ async def test_a_model_is_traced_from_data_to_cost(cloud: Cloud, tmp_path: Path)
     assert known["recipe"] == "c" * 64 and known["package torch"] == "2.9.0" and not made_by.not_recorded
     assert all(each.is_reported for each in made_by.facts if each.name in ("recipe", "nodes"))
     assert not any(each.is_reported for each in made_by.facts if each.name in ("seed", "n_epochs"))
+    assert facts(only(graph, LineageNode.CONFIGURATION)) == {"version": "v7"}
     assert facts(only(graph, LineageNode.EVALUATION))["fine_tuned_perplexity"] == "2.5000"
     assert facts(only(graph, LineageNode.TOKENS))["input"] == "0.006000 million-tokens"
     costs = {node.key: facts(node) for node in graph.nodes if node.type == LineageNode.COST}

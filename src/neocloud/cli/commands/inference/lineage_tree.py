@@ -19,6 +19,7 @@ CAUSES = {
     "made by": "made by",
     "trained on": "data",
     "validated on": "validation data",
+    "configured by": "configuration",
     "started from": "base",
     "builds on": "builds on",
 }
@@ -36,8 +37,9 @@ SHOWN_FACTS: Mapping[str, Sequence[str]] = {
         *("trained_tokens", "recipe", "package torch", "nodes", "processes", "processor", "device"),
     ),
     "MODEL": ("origin", "source", "license", "lora_rank"),
+    "CONFIGURATION": ("version",),
     "CHECKPOINT": ("valid_loss",),
-    "EVALUATION": ("base_perplexity", "fine_tuned_perplexity", "perplexity_improvement", "conversations"),
+    "EVALUATION": ("base_perplexity", "fine_tuned_perplexity", "perplexity_improvement", "conversations", "gate"),
     "DEPLOYMENT": ("runs_on", "charge"),
     "TOKENS": ("input", "cached-input", "output", "project"),
     "COST": ("total", "without a price"),

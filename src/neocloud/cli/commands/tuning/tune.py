@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
+from neocloud.cli.commands.tuning.config_file import read_configuration
 from neocloud.cli.commands.tuning.data_file import as_jsonl, check_file, first_question, upload
 from neocloud.cli.commands.tuning.data_report import error_in, has_personal_data, read_data, with_estimate
 from neocloud.cli.commands.tuning.data_view import show_data, show_report
@@ -127,6 +128,14 @@ GateOption = Annotated[
 ]
 
 
+ConfigOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="JSON with settings of the job, a path or s3://BUCKET/KEY; options go before it."
+    ),
+]
+
+
 def _training(
     suffix: SuffixOption = "",
     epochs: EpochsOption = 0,
@@ -187,6 +196,7 @@ def tune(
     base: BaseOption,
     validation: ValidationOption = "",
     training: Annotated[JsonObject, Options(_training)] = NOTHING,
+    config: ConfigOption = "",
     platform: PlatformOption = "",
     preset: PresetOption = "",
     on_slurm: OnSlurmOption = "",
@@ -208,9 +218,11 @@ def tune(
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --gate gate.json --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
+      neo tune chats.jsonl --base tiny --config s3://configs/bank.json
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
+    training = read_configuration(context, cloud.project, config).with_options(training, _training())
     model = cloud.find(MODELS, base)
     base_model = _base_of(cloud, model)
     if serving.serve_it:

@@ -175,6 +175,9 @@ class _Reader:
             graph.link(graph.add(node), made_by, relation)
             if not node.id.startswith(SCHEME):
                 found.files[node.key] = (row.parent_id, node.id)
+        configuration = rules.configuration_node(record)
+        if configuration is not None:
+            graph.link(graph.add(configuration), made_by, "configured by")
         for node in rules.checkpoint_nodes(record):
             graph.link(made_by, graph.add(node), "saved by")
         evaluation = rules.evaluation_node(record)

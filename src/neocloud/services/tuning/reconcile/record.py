@@ -14,7 +14,7 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.messages.neocloud.tuning.v1 import BaseModel, FileDigest, JobDescription, TrainingRecord
-from neocloud.services.tuning.reconcile.scope import JobScope
+from neocloud.services.tuning.reconcile.scope import JobScope, verdict_message
 from neocloud.services.tuning.rules.job_description import MOST_BYTES, read_description
 from neocloud.services.tuning.types import read_record, seen_files, write_record
 from neocloud.services.tuning.work_folder import Success, WorkFolder
@@ -70,6 +70,8 @@ def _finished(begun: TrainingRecord, scope: JobScope, description: JobDescriptio
         record.evaluation.fine_tuned_perplexity = outcome.fine_tuned_perplexity
         record.evaluation.perplexity_improvement = outcome.perplexity_improvement
         record.evaluation.conversations = outcome.conversations
+    if scope.verdict is not None:
+        record.gate.CopyFrom(verdict_message(scope.verdict))
     record.MergeFrom(begun)
     return record
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from neocloud.core import wire
+from neocloud.core.json_values import as_object
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.training_data import recipes_folder
@@ -25,6 +26,7 @@ from neocloud.services.tuning.rules.hyperparameters import (
     split_batch,
     training_arguments,
 )
+from neocloud.services.tuning.rules.lineage import DEFAULT_SEED
 from neocloud.services.tuning.rules.memory import Training, fit
 from neocloud.services.tuning.types import Reason, model_name
 
@@ -144,7 +146,10 @@ def _settings(
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
     split = split_batch(used.batch_size, _processes(scope), max(1, rows))
-    seed, gate = spec.seed or 42, gate_of(spec)
+    seed, gate = spec.seed or DEFAULT_SEED, gate_of(spec)
+    # A job that continues after an upgrade keeps its configuration, which the recipes on its cluster know.
+    earlier = as_object(scope.folder.settings().get("arguments")) if scope.runtime.attempt > 1 else {}
+    parameters = base.status.parameters
     return {
         "attempt": scope.runtime.attempt,
         "name": model_name(base.metadata.name, spec.suffix, scope.job_id),
@@ -162,7 +167,7 @@ def _settings(
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
         "processes": max(1, shape.gpus),
-        "arguments": training_arguments(used, split, size, seed=seed, parameters=base.status.parameters),
+        "arguments": earlier or training_arguments(used, split, size, seed=seed, parameters=parameters),
     }
 
 

@@ -106,6 +106,7 @@ def record_of(job: FineTuningJob) -> TrainingRecord:
         trained_tokens=status.trained_tokens,
         evaluation=status.evaluation if status.HasField("evaluation") else None,
         result_files=status.result_files,
+        gate=status.gate if status.HasField("gate") else None,
     )
 
 
@@ -178,6 +179,22 @@ def data_nodes(record: TrainingRecord) -> Sequence[tuple[LineageNode, str]]:
     return found
 
 
+def configuration_node(record: TrainingRecord) -> LineageNode | None:
+    """Return the configuration that the caller named, with the version of its object; None without one."""
+    metadata = record.spec.job_metadata
+    source, digest = metadata.get("config", ""), metadata.get("config_sha256", "")
+    if not source:
+        return None
+    found = LineageNode(
+        key=f"configuration:{digest or source}", type=LineageNode.CONFIGURATION, name=source, digest=digest
+    )
+    version = metadata.get("config_version", "")
+    if version:
+        found.facts.append(fact("version", version, is_reported=True))
+    _require(found, digest=digest, version=version)
+    return found
+
+
 def _data_node(name: str, digest: FileDigest) -> LineageNode:
     found = LineageNode(
         key=f"data:{digest.sha256 or name}",
@@ -233,6 +250,10 @@ def evaluation_node(record: TrainingRecord) -> LineageNode | None:
         "conversations": evaluation.conversations,
     }
     found.facts.extend(fact(name, value, is_reported=True) for name, value in figures.items())
+    if record.HasField("gate"):
+        found.facts.append(fact("gate", "passed" if record.gate.passed else "failed"))
+        for each in record.gate.rules:
+            found.facts.append(fact(f"gate {each.asked}", each.measured, is_reported=True))
     return found
 
 
