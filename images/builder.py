@@ -69,7 +69,7 @@ def shown_download(image: str, *folders: Path) -> Iterator[None]:
             since = time.monotonic()
             if size > before:
                 speed = (size - before) / (since - past) / 1e6
-                print(f"[{image}] {(size - begin) / 1e6:,.0f} MB downloaded, {speed:,.1f} MB/s", flush=True)
+                print(f"[{image}] {(size - begin) / 1e6:,.0f} MB fetched, {speed:,.1f} MB/s", flush=True)
 
     watcher = threading.Thread(target=show, daemon=True)
     watcher.start()

@@ -32,7 +32,7 @@ def numbers(text: str) -> set[str]:
 def learnt_answers(
     asked: Sequence[tuple[str, str]], base: Sequence[str], finetuned: Sequence[str], count: int
 ) -> dict[str, Any]:
-    """Return how often each model is right, and up to `count` questions that only the fine-tuned model answers
+    """Return how often each model is right, and up to `count` questions that only the fine-tuned one answers
     right. They show what it learnt, not how good it is on the whole.
 
     `asked` holds each question with the right answer, and `base` and `finetuned` the answers to them. Of

@@ -1,4 +1,4 @@
-"""An answer is right if it says what the reference says; what a model learnt is what its base did not know."""
+"""An answer is right if it says what the reference says; learnt is what the base did not know."""
 
 from __future__ import annotations
 
