@@ -23,18 +23,20 @@ from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
-from text_scores import bleu, comparison, exact_match, rouge
+from right_answers import learnt_answers
+from text_scores import Outputs, References, bleu, compare, comparison, exact_match, rouge
 
 with needed_packages():
     import torch
 
     from chat_frames import REASONING_END
     from chat_tokens import ChatEncoder, load_tokenizer
-    from generation import Generated, generate, perplexity, tokens_per_second
+    from generation import Generated, generate, losses, perplexity_of_losses, tokens_per_second
     from lora_model import load_base, precision, with_adapter
     from tokenized_data import Example
 
 SPEED_TOKENS = 64  # per answer when speed is measured
+SHOWN_ANSWERS = 3
 
 SIGNS = {
     "perplexity": "per cent it fell; positive is better",
@@ -75,20 +77,6 @@ def choose_questions(
     ]
 
 
-def closest_answer(questions: list[Question], texts: Sequence[str]) -> dict[str, Any] | None:
-    """Return the question asked alone whose answer is closest to the real one by ROUGE-L; None without any.
-
-    It shows what a model can do, not how well it does on the whole.
-    """
-    asked = [(one, text, rouge([text], [one.reference])) for one, text in zip(questions, texts, strict=True)]
-    scored = [(score["rougeL"], one, text) for one, text, score in asked if one.is_alone and score]
-    if not scored:
-        return None
-    score, one, text = max(scored, key=lambda each: each[0])
-    found = {"input": one.input, "reference": one.reference, "generated": text}
-    return {**found, "rougeL": score, "among": len(scored)}
-
-
 class Evaluation:
     """The same measurements for both models."""
 
@@ -108,13 +96,12 @@ class Evaluation:
             raise RecipeError(text, "raise --context")
         return usable
 
-    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the published part of the report for one model, and our additions."""
+    def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], Outputs]:
+        """Return the published part of the report for one model, our additions, and its samples."""
         model.eval()
         started = time.monotonic()
-        known: dict[str, Any] = {
-            "perplexity": perplexity(model, self.examples, self.encoder.tokenizer.pad_token_id)
-        }
+        lost = losses(model, self.examples, self.encoder.tokenizer.pad_token_id)
+        known: dict[str, Any] = {"perplexity": perplexity_of_losses(lost)}
         answers = self._answers(model, self.questions, self.args.max_new_tokens)
         references = [one.reference for one in self.questions]
         known["message_length_avg"] = sum(map(len, answers.texts)) / len(answers.texts)
@@ -132,13 +119,35 @@ class Evaluation:
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
             "rouge": rouge(answers.texts, references),
-            "closest_answer": closest_answer(self.questions, answers.texts),
         }
+        said: list[str] = []
         if self.args.accuracy:
             said = self._answers(model, self.intents, self.args.max_label_tokens).texts
             added["accuracy"] = exact_match(said, [one.reference for one in self.intents])
         note(f"{name}: measured in {time.monotonic() - started:.1f} s")
-        return known, added
+        samples = Outputs(
+            dict(enumerate(lost)),
+            dict(enumerate(answers.texts)),
+            dict(enumerate(said)),
+            added["tokens_per_second"],
+        )
+        return known, added, samples
+
+    def compared(self, base: Outputs, finetuned: Outputs) -> dict[str, Any]:
+        """Return the scores with their confidence intervals, and the answers that got worse."""
+        references = References(
+            [one.input for one in self.questions],
+            [one.reference for one in self.questions],
+            [one.reference for one in self.intents],
+        )
+        return compare(base, finetuned, references, self.args.seed)
+
+    def learnt(self, base: Outputs, finetuned: Outputs) -> dict[str, Any]:
+        """Return which of the questions asked alone only the fine-tuned model answers right."""
+        alone = [place for place, one in enumerate(self.questions) if one.is_alone]
+        asked = [(self.questions[place].input, self.questions[place].reference) for place in alone]
+        answers = ([model.answers[place] for place in alone] for model in (base, finetuned))
+        return learnt_answers(asked, *answers, SHOWN_ANSWERS)
 
     def _answers(self, model: Any, questions: list[Question], max_new_tokens: int) -> Generated:
         prompts = [one.prompt for one in questions]
@@ -172,9 +181,9 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         conversations = shuffled[: args.limit]
     evaluation = Evaluation(args, conversations)
     model = load_base(args.model, precision(args.precision))
-    base, base_added = evaluation.measure(model, "base model")
+    base, base_added, base_samples = evaluation.measure(model, "base model")
     model = with_adapter(model, args.adapter)
-    finetuned, finetuned_added = evaluation.measure(model, "fine-tuned model")
+    finetuned, finetuned_added, samples = evaluation.measure(model, "fine-tuned model")
     both = (base, finetuned)
     speed = (base_added["tokens_per_second"], finetuned_added["tokens_per_second"])
     return {
@@ -185,7 +194,11 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
             speed=speed,
             length=tuple(one["message_length_avg"] for one in both),
         ),
-        "details": evaluation.details(base_added, finetuned_added),
+        "details": {
+            **evaluation.details(base_added, finetuned_added),
+            **evaluation.compared(base_samples, samples),
+            "right_answers": evaluation.learnt(base_samples, samples),
+        },
     }
 
 

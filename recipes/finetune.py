@@ -102,7 +102,9 @@ def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -
         )
     step = TrainingStep(arguments, workers, data, with_lora(base, arguments), dtype)
     total = total_steps(len(data), arguments.num_train_epochs, arguments.max_steps, step.samples)
-    writer = CheckpointWriter(Path(arguments.output_dir), arguments.save_total_limit)
+    writer = CheckpointWriter(
+        Path(arguments.output_dir), arguments.save_total_limit, arguments.save_keep_every
+    )
     metrics = MetricsFile(Path(arguments.output_dir) / "metrics.jsonl")
     validation = Validation.of(arguments) if workers.is_first else None
     if workers.is_first:

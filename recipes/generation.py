@@ -28,26 +28,41 @@ class Generated:
     tokens: int
 
 
-@torch.inference_mode()
 def perplexity(model: Any, examples: Sequence[Example], pad_id: int) -> float:
     """Return the exponential of the mean loss per labelled token."""
-    loss_sum, labels = 0.0, 0
+    return perplexity_of_losses(losses(model, examples, pad_id))
+
+
+def perplexity_of_losses(found: Sequence[tuple[float, int]]) -> float:
+    """Return the perplexity of the summed losses and labelled tokens of examples."""
+    return math.exp(min(sum(loss for loss, _ in found) / sum(labels for _, labels in found), 700))
+
+
+@torch.inference_mode()
+def losses(model: Any, examples: Sequence[Example], pad_id: int) -> list[tuple[float, int]]:
+    """Return the summed loss and the number of the labelled tokens of each example."""
+    found = [(0.0, 0)] * len(examples)
     for part in _by_length(examples):
-        batch = pad_batch([plain_row(example) for example in part], pad_id)
+        batch = pad_batch([plain_row(examples[place]) for place in part], pad_id)
+        labels = batch.pop("labels").to(model.device)[:, 1:]
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        loss_sum += model(**batch, use_cache=False, num_items_in_batch=1).loss.item()
-        labels += int((batch["labels"] != IGNORED).sum())
-    return math.exp(min(loss_sum / labels, 700))
+        logits = model(**batch, use_cache=False).logits[:, :-1]
+        for place, own, targets in zip(part, logits, labels, strict=True):
+            is_labelled = targets != IGNORED
+            scores = own[is_labelled].float()
+            loss = torch.nn.functional.cross_entropy(scores, targets[is_labelled], reduction="sum")
+            found[place] = (loss.item(), int(is_labelled.sum()))
+    return found
 
 
-def _by_length(examples: Sequence[Example]) -> list[list[Example]]:
-    """Yield batches of similar length, each with about TOKENS_PER_PASS tokens."""
-    batches: list[list[Example]] = [[]]
-    for example in sorted(examples, key=lambda example: -len(example[0])):
-        longest = len(batches[-1][0][0]) if batches[-1] else 0
+def _by_length(examples: Sequence[Example]) -> list[list[int]]:
+    """Return batches of the places of examples of similar length, each with about TOKENS_PER_PASS tokens."""
+    batches: list[list[int]] = [[]]
+    for place in sorted(range(len(examples)), key=lambda place: -len(examples[place][0])):
+        longest = len(examples[batches[-1][0]][0]) if batches[-1] else 0
         if longest * (len(batches[-1]) + 1) > TOKENS_PER_PASS:
             batches.append([])
-        batches[-1].append(example)
+        batches[-1].append(place)
     return batches
 
 

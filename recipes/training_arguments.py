@@ -71,7 +71,10 @@ class TrainingArguments:
     validation_rows: int = _key(64, "most rows of that file to use", low=1)
 
     save_steps: int = _key(100, "steps between checkpoints; 0: only at the end", low=0)
-    save_total_limit: int = _key(2, "number of checkpoints to keep", low=1)
+    save_total_limit: int = _key(2, "number of newest checkpoints to keep", low=1)
+    save_keep_every: int = _key(
+        0, "keep older checkpoints at multiples of this many steps, too; 0: none", low=0
+    )
     logging_steps: int = _key(10, "steps between progress lines", low=1)
 
 

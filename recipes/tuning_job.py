@@ -226,6 +226,7 @@ def _training_on_nodes(job: Job, output: Path) -> Step:
 def _evaluation(job: Job, test: Path, adapter: Path) -> Step:
     flags = ["--model", job.settings["model"], "--adapter", str(adapter), "--data", str(test)]
     flags += ["--context", str(job.settings["context"]), "--samples", str(job.settings["samples"])]
+    flags += ["--accuracy"] if job.settings.get("accuracy") else []
     report = job.folder / "report.json"
     return Step("Evaluate", report, [_script("evaluator.py"), *flags], output=report)
 

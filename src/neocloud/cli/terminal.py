@@ -31,6 +31,7 @@ EXIT_CODES = {
     "RESOURCE_EXHAUSTED": 6,
     "ALREADY_EXISTS": 7,
 }
+EXIT_GATE = 8
 EXIT_CODE_MEANINGS = {
     0: "done",
     1: "failed",
@@ -40,6 +41,7 @@ EXIT_CODE_MEANINGS = {
     5: "the cloud is not running or does not answer",
     6: "not enough resources or quota",
     7: "the name is already in use",
+    EXIT_GATE: "a gate refused the model: a rule on its evaluation failed",
     129: "stopped by SIGHUP, as when its terminal is closed",
     130: "interrupted with Ctrl-C",
     143: "stopped by SIGTERM",

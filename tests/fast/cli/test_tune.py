@@ -404,3 +404,48 @@ def test_what_is_not_used_of_the_data_is_said(signed_in: Neo, cloud_with_jobs: C
     (tmp_path / "a.csv").write_text("prompt;completion;topic\nHi;Hello;greeting\n")
     ran = signed_in("tune", str(tmp_path / "a.csv"), "--base", "bank")
     assert ran.code == 0 and "a.csv: columns not used: 'topic'" in ran.err
+
+
+GATE = json.dumps({"rules": [{"rule": "at_least", "metric": "rougeL", "value": 0.3}]})
+RULE = {"asked": "rougeL at least 0.3", "measured": "0.2", "why": "beyond the limit of 0.3"}
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_model_that_fails_the_gate_is_not_served(
+    tuned: Tuned, cloud_with_jobs: Cloud, tmp_path: Path, passes: bool
+) -> None:
+    gate = tmp_path / "gate.json"
+    gate.write_text(GATE)
+    verdict = {"passed": passes, "rules": [{**RULE, "passed": passes}]}
+    document = {
+        "metadata": {"id": JOB_ID, "parent_id": PROJECT},
+        "spec": {"platform": "cpu-local", "gate": GATE},
+        "status": {"state": "SUCCEEDED", "fine_tuned_model": NEW, "gate": verdict},
+    }
+    job = contract.from_dict(contract.message("neocloud.tuning.v1.FineTuningJob"), document)
+    cloud_with_jobs.server.serve(f"{JOBS}/Get", job)
+    ran = tuned("--gate", str(gate), "--serve")
+    [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
+    assert request.spec.gate == GATE
+    assert "rougeL at least 0.3" in ran.out
+    if passes:
+        assert ran.code == 0 and cloud_with_jobs.gateway.called == ["bank", NEW]
+    else:
+        assert ran.code == 8 and not cloud_with_jobs.created and not cloud_with_jobs.gateway.called
+        assert f"neo model override-gate {NEW} --reason" in ran.err
+
+
+def test_a_gate_with_a_mistake_is_told_before_anything_is_uploaded(
+    tuned: Tuned, cloud_with_jobs: Cloud, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate.json"
+    for text in ("", '{"rules": []}', GATE.replace("rougeL", "judge_preference"), "null"):
+        gate.write_text(text)
+        ran = tuned("--gate", str(gate))
+        assert ran.code == 2 and str(gate) in ran.err and not cloud_with_jobs.has_trained
+    assert "there are accuracy, bleu" in tuned("--gate", str(_written(gate, "nice"))).err
+
+
+def _written(gate: Path, metric: str) -> Path:
+    gate.write_text(GATE.replace("rougeL", metric))
+    return gate

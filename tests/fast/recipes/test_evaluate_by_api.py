@@ -14,11 +14,10 @@ import torch
 
 import conversations as recipe_conversations
 import evaluator
-import text_scores
 from chat_tokens import ChatEncoder, load_tokenizer
 from generation import generate, perplexity
 from lora_model import load_base
-from neocloud.cli.evaluation import metrics
+from neocloud.cli.evaluation import scores
 from neocloud.cli.evaluation.conversations import choose_questions, read_conversations
 from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
@@ -122,19 +121,14 @@ def test_the_same_questions_are_drawn(data: Path, tiny_model: Path, seed: int) -
     assert [(one.input, one.reference) for one in by_api] == [(one.input, one.reference) for one in by_recipe]
 
 
-def test_scores_and_comparison_are_the_recipe_s() -> None:
-    generated, references = ["freeze the card now", "Yes "], ["freeze your card", "yes"]
-    assert metrics.bleu(generated, references) == text_scores.bleu(generated, references)
-    assert metrics.rouge(generated, references) == text_scores.rouge(generated, references)
-    assert metrics.exact_match(generated, references) == text_scores.exact_match(generated, references) == 0.5
+def test_the_comparison_has_the_published_signs() -> None:
     pairs = {
         "perplexity": (7.033111572265625, 4.704128742218018),
         "speed": (22.99, 3.8),
         "length": (671.0, 125.1),
     }
-    assert metrics.comparison(**pairs) == text_scores.comparison(**pairs)
-    assert metrics.comparison(**pairs)["perplexity"] == pytest.approx(33.11454405517637, abs=1e-12)
-    assert metrics.comparison(**pairs)["message_length"] == pytest.approx(-81.35618479880775, abs=1e-12)
+    assert scores.comparison(**pairs)["perplexity"] == pytest.approx(33.11454405517637, abs=1e-12)
+    assert scores.comparison(**pairs)["message_length"] == pytest.approx(-81.35618479880775, abs=1e-12)
 
 
 def test_refused_requests_are_counted_and_said(
@@ -157,6 +151,53 @@ def test_an_engine_without_log_probabilities_still_answers(
     assert found["base_model"]["perplexity"] is None
     assert found["comparison"]["perplexity"] is None
     assert "no log-probabilities of prompts" in found["details"]["base_model"]["remarks"][0]
+
+
+def gate_file(folder: Path, *rules: dict[str, object]) -> list[str]:
+    path = folder / "gate.json"
+    path.write_text(json.dumps({"rules": rules}))
+    return ["--gate", str(path)]
+
+
+def test_a_gate_decides_by_an_exit_code_of_its_own(
+    fresh: ServedModel, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = gate_file(tmp_path, {"rule": "not_worse", "metric": "perplexity"})
+    assert evaluate(fresh, data, "--metrics", "perplexity", *fine) == 0
+    assert report(capsys)["details"]["gate"]["passed"] is True
+    rules = (
+        {"rule": "better", "metric": "perplexity", "percent": 10},
+        {"rule": "at_most", "metric": "longest_message", "value": 10_000},
+    )
+    assert evaluate(fresh, data, "--metrics", "perplexity", *gate_file(tmp_path, *rules)) == 8
+    printed = capsys.readouterr()
+    verdict = json.loads(printed.out)["details"]["gate"]
+    assert verdict["passed"] is False and [rule["passed"] for rule in verdict["rules"]] == [False, True]
+    assert "FAILED: perplexity at least 10 % better. Measured:" in printed.err
+    assert "passed: longest_message at most 10,000" in printed.err and "The gate FAILED." in printed.err
+
+
+def test_a_gate_with_a_mistake_is_refused_before_anything_is_asked(
+    fresh: ServedModel, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = gate_file(tmp_path, {"rule": "not_worse", "metric": "niceness"})
+    assert evaluate(fresh, data, *unknown) == 2
+    assert 'there is no metric "niceness" here; there are accuracy, bleu' in capsys.readouterr().err
+    judged = gate_file(tmp_path, {"rule": "at_least", "metric": "judge_preference", "value": 0.5})
+    assert evaluate(fresh, data, *judged) == 2
+    assert evaluate(fresh, data, "--gate", str(tmp_path / "none.json")) == 2
+    assert not fresh.requests
+
+
+def test_a_judge_reads_the_answers_of_both(
+    fresh: ServedModel, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(fresh, data, "--metrics", "generation", "--samples", "2", "--judge", "umpire") == 0
+    printed = capsys.readouterr()
+    judge = json.loads(printed.out)["details"]["judge"]
+    assert judge["model"] == "umpire" and judge["judged"] + judge["unparsable"] == 2
+    asked = [body["messages"] for body in fresh.requests if body["model"] == "umpire"]
+    assert len(asked) == 4 and all("Answer B:" in messages[-1]["content"] for messages in asked)
 
 
 def test_nothing_measured_is_a_failure(

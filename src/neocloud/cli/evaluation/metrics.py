@@ -1,17 +1,10 @@
-"""Metrics of one model on test conversations, and the scores computed from its answers.
+"""Metrics of one model on test conversations. Results are kept when a run is interrupted."""
 
-Results are kept when a run is interrupted. BLEU and ROUGE come from `sacrebleu` and `rouge_score`, which
-`pip install neocloud[train]` installs; without one of them its score is None. A test compares the scores with
-those of the recipe.
-"""
-
-import importlib
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from neocloud.cli.evaluation.client import Model, in_parallel
 from neocloud.cli.evaluation.conversations import Conversation, Loss, NoLikelihood, Question
@@ -43,13 +36,16 @@ class Plan:
     max_label_tokens: int
     batch: int
     context: int
+    seed: int
+    """For drawing samples and for the bootstrap of confidence intervals."""
 
 
 @dataclass
 class Measured:
     """Results of one model so far."""
 
-    loss: Loss = field(default_factory=Loss)
+    losses: dict[int, Loss] = field(default_factory=dict[int, Loss])
+    """The loss of each conversation, by its index."""
     answers: dict[int, str] = field(default_factory=dict[int, str])
     """Answers by the index of the question."""
     answer_tokens: int = 0
@@ -58,6 +54,12 @@ class Measured:
     errors: Counter[str] = field(default_factory=Counter[str])
     """Count of each error message."""
     remarks: list[str] = field(default_factory=list[str])
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of all conversations together."""
+        found = self.losses.values()
+        return Loss(sum(each.total for each in found), sum(each.tokens for each in found))
 
     @property
     def is_empty(self) -> bool:
@@ -84,9 +86,8 @@ def _perplexity(model: Model, plan: Plan, found: Measured, progress: Progress) -
         return loss
 
     try:
-        for _, loss in _tried(cost, plan.conversations, plan.batch, found, progress, "perplexity"):
-            found.loss.total += loss.total
-            found.loss.tokens += loss.tokens
+        for place, loss in _tried(cost, plan.conversations, plan.batch, found, progress, "perplexity"):
+            found.losses[place] = loss
     except NoLikelihood as error:
         found.remarks.append(f"no perplexity: {error}")
 
@@ -136,55 +137,3 @@ def _tried(
             found.errors[str(result)] += 1
         else:
             yield place, result
-
-
-def _module(name: str) -> Any:
-    """Return the module, which has few types; None where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
-_sacrebleu, _rouge_scorer = _module("sacrebleu"), _module("rouge_score.rouge_scorer")
-_ROUGE = ["rouge1", "rouge2", "rougeL"]
-
-Pair = tuple[float | None, float | None]
-
-
-def bleu(generated: Sequence[str], references: Sequence[str]) -> float | None:
-    """Return the BLEU score of the whole corpus, 0 to 100."""
-    if _sacrebleu is None or not generated:
-        return None
-    return _sacrebleu.corpus_bleu(list(generated), [list(references)]).score
-
-
-def rouge(generated: Sequence[str], references: Sequence[str]) -> dict[str, float] | None:
-    """Return the mean F1 of each ROUGE score, 0 to 1."""
-    if _rouge_scorer is None or not generated:
-        return None
-    scorer = _rouge_scorer.RougeScorer(_ROUGE)
-    scores = [scorer.score(right, text) for text, right in zip(generated, references, strict=True)]
-    return {name: statistics.fmean(score[name].fmeasure for score in scores) for name in _ROUGE}
-
-
-def exact_match(generated: Sequence[str], references: Sequence[str]) -> float | None:
-    """Return the share of answers equal to the reference, ignoring case and surrounding spaces."""
-    pairs = list(zip(generated, references, strict=True))
-    if not pairs:
-        return None
-    return statistics.fmean(text.strip().lower() == right.strip().lower() for text, right in pairs)
-
-
-def growth_percent(base: float | None, candidate: float | None) -> float | None:
-    return (candidate - base) / base * 100 if base and candidate is not None else None
-
-
-def comparison(perplexity: Pair, speed: Pair, length: Pair) -> dict[str, float | None]:
-    """Return per cent, base first: DECREASE of perplexity, INCREASE of the others (FORM-04)."""
-    grown = growth_percent(*perplexity)
-    return {
-        "perplexity": None if grown is None else -grown,
-        "speed": growth_percent(*speed),
-        "message_length": growth_percent(*length),
-    }

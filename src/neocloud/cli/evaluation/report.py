@@ -1,9 +1,11 @@
 """The report of two measured models: the keys of the recipe's report, and ours under `details`."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, bleu, comparison, exact_match, rouge
+from neocloud.cli.evaluation import scores
+from neocloud.cli.evaluation.metrics import Measured, Metric, Plan
+from neocloud.cli.evaluation.scores import bleu, comparison, exact_match, rouge
 from neocloud.cli.output import JsonObject, View, table
 
 SIGNS = {
@@ -11,18 +13,29 @@ SIGNS = {
     "speed": "per cent of growth in generated tokens per second; positive is faster",
     "message_length": "per cent of growth in mean characters per answer",
 }
+_CHANGE = "difference, 95 %"
 _ROWS = (
     ("perplexity", "perplexity", 3),
     ("accuracy, exact match", "accuracy", 3),
+    ("exact answers", "exact_match", 3),
     ("BLEU", "bleu", 1),
     ("ROUGE-L", "rougeL", 3),
     ("characters per answer", "message_length_avg", 1),
     ("tokens per answer", "tokens_per_message", 1),
     ("tokens per second", "tokens_per_second", 1),
+    ("preferred by the judge", "judge_preference", 3),
 )
 
 
-def report(plan: Plan, base: Measured, candidate: Measured, show: int, facts: JsonObject) -> JsonObject:
+def report(
+    plan: Plan,
+    base: Measured,
+    candidate: Measured,
+    show: int,
+    facts: JsonObject,
+    preferences: Mapping[int, float] | None = None,
+) -> JsonObject:
+    """Return the report; `preferences` are a judge's verdicts on the candidate's answers."""
     known = [_known(plan, each, show) for each in (base, candidate)]
     return {
         "base_model": known[0],
@@ -40,9 +53,31 @@ def report(plan: Plan, base: Measured, candidate: Measured, show: int, facts: Js
             "generated_messages": len(plan.questions),
             "batch": plan.batch,
             "max_new_tokens": plan.max_new_tokens,
+            **_compared(plan, base, candidate, preferences),
             **facts,
         },
     }
+
+
+def _compared(
+    plan: Plan, base: Measured, candidate: Measured, preferences: Mapping[int, float] | None
+) -> JsonObject:
+    """Return the scores with their confidence intervals, and the answers that got worse."""
+    references = scores.references(
+        [question.input for question in plan.questions],
+        [question.reference for question in plan.questions],
+        [question.reference for question in plan.labels],
+    )
+    first, second = (
+        scores.outputs(
+            {place: (loss.total, loss.tokens) for place, loss in found.losses.items() if loss.tokens},
+            found.answers,
+            found.labels,
+            found.tokens_per_second,
+        )
+        for found in (base, candidate)
+    )
+    return scores.compare(first, second, references, plan.seed, preferences)
 
 
 def _known(plan: Plan, found: Measured, show: int) -> JsonObject:
@@ -86,11 +121,23 @@ def report_view(report: JsonObject, names: Sequence[str]) -> View:
     for label, key, decimals in _ROWS:
         values = [_value(report, model, key) for model in ("base_model", "finetuned_model")]
         if any(value is not None for value in values):
-            rows.append((label, *("" if value is None else f"{value:,.{decimals}f}" for value in values)))
-    return table(["", *names], rows, right=list(names))
+            shown = ["" if value is None else f"{value:,.{decimals}f}" for value in values]
+            rows.append((label, *shown, _interval(report, key, decimals)))
+    columns = [*names, _CHANGE]
+    return table(["", *columns], rows, right=columns)
+
+
+def _interval(report: JsonObject, key: str, decimals: int) -> str:
+    """Return the confidence interval of the difference, candidate minus base; "" without one."""
+    difference: JsonObject = report["details"]["scores"].get(key, {}).get("difference", {})
+    if "low" not in difference:
+        return ""
+    return f"{difference['low']:+,.{decimals}f} to {difference['high']:+,.{decimals}f}"
 
 
 def _value(report: JsonObject, model: str, key: str) -> float | None:
     found = {**report["details"][model], **report[model]}
     values: JsonObject = found["rouge"] or {} if key == "rougeL" else found
+    if key in ("exact_match", "judge_preference"):
+        return report["details"]["scores"].get(key, {}).get(model, {}).get("value")
     return values.get(key)

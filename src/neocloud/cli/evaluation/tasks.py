@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,20 +41,52 @@ class Tasks:
     limit: int = 0
 
 
-def run_tasks(base: Model, candidate: Model, tasks: Tasks, output: Format) -> None:
-    """Run them on both and print the scores side by side."""
-    results: list[dict[str, dict[str, float]]] = []
+Results = dict[str, dict[str, float]]
+"""Scores by task and metric."""
+
+
+def run_tasks(base: Model, candidate: Model, tasks: Tasks) -> JsonObject:
+    """Run them on both and return the report."""
+    results: list[Results] = []
+    directions: dict[str, str] = {}
     for model in (base, candidate):
         with stage(f"Run {tasks.names} on {model.name}"):
-            results.append(task_results(model, tasks))
+            found, better = task_results(model, tasks)
+            results.append(found)
+            directions |= better
+    details: JsonObject = {"tasks": tasks.names, "scores": _compared(results[0], results[1], directions)}
+    return {"base_model": results[0], "finetuned_model": results[1], "details": details}
+
+
+def show_tasks(made: JsonObject, models: tuple[str, str], output: Format) -> None:
+    """Print the scores side by side."""
+    results: list[Results] = [made["base_model"], made["finetuned_model"]]
     rows = [
         (task, metric, *(_number(result.get(task, {}).get(metric)) for result in results))
         for task in results[0]
         for metric in results[0][task]
     ]
-    names = [base.name, candidate.name] if base.name != candidate.name else ["base", "candidate"]
-    made = {"base_model": results[0], "finetuned_model": results[1], "details": {"tasks": tasks.names}}
+    names = list(models) if models[0] != models[1] else ["base", "candidate"]
     show(output, made, table(["TASK", "METRIC", *names], rows, right=names))
+
+
+def _compared(base: Results, candidate: Results, directions: Mapping[str, str]) -> JsonObject:
+    """Return the scores in the form that gates read, by "TASK/METRIC"."""
+    found: JsonObject = {}
+    for task, metrics in base.items():
+        for metric, first in metrics.items():
+            second = candidate.get(task, {}).get(metric)
+            if second is not None:
+                name = f"{task}/{metric}"
+                percent = (second - first) / first * 100 if first > 0 else None
+                found[name] = {
+                    "better": directions.get(name, "higher"),
+                    "base_model": {"value": first},
+                    "finetuned_model": {"value": second},
+                    "difference": {"value": second - first},
+                    "percent": {"value": percent},
+                }
+    return found
 
 
 def program() -> str:
@@ -77,8 +110,11 @@ def _how_to_install() -> str:
     return "Install `lm-eval[api]` with pip into an environment of its own and put its program on the path"
 
 
-def task_results(model: Model, tasks: Tasks) -> dict[str, dict[str, float]]:
-    """Return scores by task and metric. Raises ClientError with the harness's last lines."""
+def task_results(model: Model, tasks: Tasks) -> tuple[Results, dict[str, str]]:
+    """Return the scores, and the better direction of each "TASK/METRIC".
+
+    Raises ClientError with the harness's last lines.
+    """
     with tempfile.TemporaryDirectory(prefix="neo-lm-eval-") as scratch:
         command = [
             program(),
@@ -103,7 +139,8 @@ def task_results(model: Model, tasks: Tasks) -> dict[str, dict[str, float]]:
         files = sorted(Path(scratch).rglob("results_*.json"))
         if ran.returncode or not files:
             raise ClientError("FAILED_PRECONDITION", f"lm-eval failed on {model.name}: {_why(ran.stderr)}")
-        return _scores(json.loads(files[-1].read_text(encoding="utf-8")))
+        content = json.loads(files[-1].read_text(encoding="utf-8"))
+        return _scores(content), _directions(content)
 
 
 def _why(said: str) -> str:
@@ -131,8 +168,17 @@ def _api_arguments(model: Model, tasks: Tasks) -> list[str]:
     ]
 
 
-def _scores(content: JsonObject) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+def _directions(content: JsonObject) -> dict[str, str]:
+    listed: dict[str, dict[str, bool]] = content.get("higher_is_better") or {}
+    return {
+        f"{task}/{metric}": "higher" if is_higher else "lower"
+        for task, metrics in listed.items()
+        for metric, is_higher in metrics.items()
+    }
+
+
+def _scores(content: JsonObject) -> Results:
+    found: Results = {}
     for task, values in content["results"].items():
         numbers = {
             name.removesuffix(",none"): value for name, value in values.items() if isinstance(value, float)

@@ -143,6 +143,7 @@ OTHER_VERBS: Mapping[str, str] = {
     "ListMembers": "List the members of a group.",
     "ListMembersWithAttributes": "List the members of a group with names and e-mail addresses.",
     "ListPublic": "List {those} that are provided with the cloud.",
+    "OverrideGate": "Serve one although it failed the gate of its fine-tuning job.",
     "Purge": "Remove a deleted one permanently, with all that it holds.",
     "Undelete": "Bring a deleted one back, until it is purged.",
     "Estimate": "Show the settings and the duration that one would have; create nothing.",

@@ -20,6 +20,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     FineTuningEvent,
     FineTuningJob,
     FineTuningJobStatus,
+    GateVerdict,
     Hyperparameters,
     JobError,
 )
@@ -54,9 +55,9 @@ KNOWN = {
     *("model", "training_file", "validation_file", "suffix", "seed", "method", "hyperparameters"),
     *("integrations", "metadata", "neocloud"),
 }
-PLACEMENT = {"platform", "preset", "slurm_cluster_id", "nodes", "merge"}
-"""Fields of the object `neocloud` in the body, which OpenAI does not have: where the job runs and what it
-produces."""
+PLACEMENT = {"platform", "preset", "slurm_cluster_id", "nodes", "merge", "gate"}
+"""Fields of the object `neocloud` in the body, which OpenAI does not have: where the job runs, what it
+produces, and the gate that its model must pass."""
 
 
 def job_spec(body: Mapping[str, Json]) -> JsonObject:
@@ -78,6 +79,10 @@ def job_spec(body: Mapping[str, Json]) -> JsonObject:
     if not isinstance(placement, dict):
         raise bad_request("neocloud must be an object.", param="neocloud")
     reject_unknown(placement, PLACEMENT)
+    if (gate := placement.get("gate")) is not None:
+        if not isinstance(gate, dict):
+            raise bad_request('gate must be an object: {"rules": [...]}.', param="neocloud.gate")
+        placement = {**placement, "gate": json.dumps(gate)}
     return {**spec, **placement}
 
 
@@ -169,6 +174,7 @@ def as_job(job: FineTuningJob, model: str, tenant_id: str) -> dict[str, object]:
         "error": _job_error(status.error) if status.HasField("error") else None,
         "warnings": list(status.warnings),
         "evaluation": _plain(status.evaluation) if status.HasField("evaluation") else None,
+        "gate": _gate(status.gate) if status.HasField("gate") else None,
         "step": status.step,
         "total_steps": status.total_steps,
     }
@@ -185,6 +191,10 @@ def _used(hyperparameters: Hyperparameters) -> dict[str, object]:
 
 def _job_error(error: JobError) -> dict[str, object]:
     return {"code": error.code, "message": error.message, "param": error.param or None}
+
+
+def _gate(verdict: GateVerdict) -> dict[str, object]:
+    return {"passed": verdict.passed, "rules": [_plain(rule) for rule in verdict.rules]}
 
 
 def _plain(message: Message) -> dict[str, object]:

@@ -6,7 +6,7 @@ Pure.
 import re
 from enum import StrEnum
 
-from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelSpec
 
 MODEL = "neocloud.inference.v1.Model"
 MODEL_ID_PREFIX = "inferencemodel"
@@ -60,6 +60,7 @@ class ModelReason(StrEnum):
     BAD_FOLDER = "BadFolder"
     FETCH_FAILED = "FetchFailed"
     DOES_NOT_FIT_BASE = "DoesNotFitBase"
+    WITHHELD = "Withheld"
 
 
 class DeploymentReason(StrEnum):
@@ -86,6 +87,11 @@ def flavours_namespace(model_id: str) -> str:
 def users_namespace(model_id: str) -> str:
     """The reservations of a model by its users: deployments that serve it, adapters on it."""
     return f"inference.users/{model_id}"
+
+
+def is_withheld(spec: ModelSpec) -> bool:
+    """Return whether the model is not served, because it failed a gate that is not overridden."""
+    return bool(spec.withheld_by) and not spec.HasField("gate_override")
 
 
 def is_fast(spec: DeploymentSpec) -> bool:

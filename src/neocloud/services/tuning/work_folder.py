@@ -150,6 +150,9 @@ class WorkFolder:
                     lines, total, longest = lines + 1, total + len(line), max(longest, len(line))
         return DataSize(lines, total, longest)
 
+    def report(self) -> Row:
+        return self._object("report.json")
+
     def settings(self) -> Row:
         """Return job.json, the settings of the recipes; empty before the first attempt."""
         return self._object("job.json")

@@ -61,6 +61,18 @@ async def test_an_object_of_a_bucket_is_left_to_the_job(alice: httpx.AsyncClient
     assert jobs.authorizations == {"Bearer alice"}
 
 
+async def test_a_gate_is_an_object_and_its_verdict_is_returned(alice: httpx.AsyncClient, jobs: Jobs) -> None:
+    gate = {"rules": [{"rule": "better", "metric": "perplexity", "percent": 10}]}
+    made = (await make(alice, neocloud={"gate": gate})).json()
+    assert made["gate"] is None
+    [row] = jobs.jobs.values()
+    assert json.loads(row.spec.gate) == gate
+    row.status.gate.rules.add(asked="perplexity", measured="10 to 9.5", passed=False, why="too little")
+    found = (await alice.get(f"fine_tuning/jobs/{made['id']}")).json()["gate"]
+    rule = {"asked": "perplexity", "measured": "10 to 9.5", "passed": False, "why": "too little"}
+    assert found == {"passed": False, "rules": [rule]}
+
+
 async def test_the_nebius_body(alice: httpx.AsyncClient, jobs: Jobs) -> None:
     made = await make(alice, hyperparameters=NEBIUS)
     assert made.status_code == 200, made.text
@@ -82,6 +94,7 @@ async def test_the_nebius_body(alice: httpx.AsyncClient, jobs: Jobs) -> None:
         ({"hyperparameters": {"momentum": 1}}, "momentum"),
         ({"from_checkpoint": "x"}, "from_checkpoint"),
         ({"neocloud": {"gpus": 1}}, "gpus"),
+        ({"neocloud": {"gate": "strict"}}, "neocloud.gate"),
         ({"seed": "x"}, "seed"),
     ],
 )

@@ -103,12 +103,13 @@ class Recipes:
         content = {"attempt": self.wanted["attempt"], "state": state, **facts}
         (self.folder / "outcome.json").write_text(json.dumps(content))
 
-    def succeed(self, add: Callable[[Path], None] = lambda result: None) -> None:
+    def succeed(self, add: Callable[[Path], None] = lambda result: None, report: str | None = "{}") -> None:
         (self.folder / "result").mkdir()
         add(self.folder / "result")
         (self.folder / "result" / "adapter_model.safetensors").write_bytes(b"weights")
         (self.folder / "metrics.csv").write_text("step,train_loss,valid_loss\n20,1.0,1.1\n")
-        (self.folder / "report.json").write_text("{}")
+        if report is not None:
+            (self.folder / "report.json").write_text(report)
         self.end(
             "succeeded", trained_tokens=2000, base_perplexity=5.0, fine_tuned_perplexity=2.5,
             perplexity_improvement=50.0, conversations=4,

@@ -45,6 +45,9 @@ JobArgument = Annotated[
 ]
 
 
+FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
+
+
 def show_job(
     context: typer.Context,
     job: JobArgument = "",
@@ -135,6 +138,12 @@ def _rows(job: "FineTuningJob") -> list[tuple[str, object]]:
     used = contract.to_document(status.hyperparameters)
     rows += [(name, value) for name, value in used.items() if value not in ("", None)]
     rows += [("Warning", text) for text in status.warnings]
+    if status.HasField("gate"):
+        rows.append(("Gate", "passed" if status.gate.passed else "FAILED: the model is kept and not served"))
+        rows += [
+            (f"Rule {'passed' if each.passed else 'FAILED'}", f"{each.asked}: {each.why}")
+            for each in status.gate.rules
+        ]
     if status.HasField("evaluation"):
         rows += [(row[0], row[1]) for row in evaluation_view(job).rows]
     return rows

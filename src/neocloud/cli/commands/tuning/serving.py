@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import typer
+
 from neocloud.cli.commands.inference.deploy import deploy, service
 from neocloud.cli.commands.inference.price import (
     callable_name,
@@ -13,18 +15,35 @@ from neocloud.cli.commands.inference.price import (
     is_cut_off,
     is_priced,
 )
+from neocloud.cli.evaluation.gate import EXIT_GATE, show_rules
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import DEPLOYMENTS, ProjectClient, state_of
 from neocloud.client.errors import ClientError
+from neocloud.core.evaluation_gate import RuleVerdict
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.inference.v1 import Deployment, Model
-    from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
+    from neocloud.messages.neocloud.tuning.v1 import FineTuningJob, GateRuleVerdict
 
 ADAPTERS = 4
 SERVED_TIMEOUT_SECONDS = 300.0
 POLL_SECONDS = 1.0
+
+
+def require_gate(job: "FineTuningJob", *, on_stderr: bool) -> None:
+    """Print the verdict of the job's gate, and end with its exit code where the model failed."""
+    if not job.status.HasField("gate"):
+        return
+    show_rules([verdict_of(rule) for rule in job.status.gate.rules], on_stderr=on_stderr)
+    if not job.status.gate.passed:
+        say(f"{job.status.fine_tuned_model} is kept and not served. Who may override gates can serve it:")
+        say(f"  neo model override-gate {quote(job.status.fine_tuned_model)} --reason TEXT")
+        raise typer.Exit(EXIT_GATE)
+
+
+def verdict_of(rule: "GateRuleVerdict") -> RuleVerdict:
+    return RuleVerdict(rule.asked, rule.measured, rule.passed, rule.why)
 
 
 def check_serving(cloud: ProjectClient, base: "Model", price: str, *, merge: bool) -> None:

@@ -14,8 +14,15 @@ from neocloud.cli.commands.inference.price import PriceOption, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, check_file, first_question, upload
 from neocloud.cli.commands.tuning.data_report import error_in, has_personal_data, read_data, with_estimate
 from neocloud.cli.commands.tuning.data_view import show_data, show_report
-from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
-from neocloud.cli.commands.tuning.serving import check_serving, serve
+from neocloud.cli.commands.tuning.job import (
+    FollowingOption,
+    evaluation_view,
+    follow,
+    get_job,
+    require_success,
+)
+from neocloud.cli.commands.tuning.serving import check_serving, require_gate, serve
+from neocloud.cli.evaluation.gate import gate_text, read_gate
 from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
     Format,
@@ -37,6 +44,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 from neocloud.core import contract
+from neocloud.core.evaluation_gate import JOB_METRICS
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.inference.v1 import Model
@@ -109,7 +117,14 @@ ServeItOption = Annotated[
 QuestionOption = Annotated[
     str, typer.Option(help="Question for --serve. Default: the first one in the data.")
 ]
-FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
+GateOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="JSON file with rules on the evaluation. A model that fails one is kept and not served, and the"
+        " exit code is 8.",
+    ),
+]
 
 
 def _training(
@@ -122,13 +137,19 @@ def _training(
     seed: SeedOption = 42,
     merge: MergeOption = False,
     refuse_personal_data: RefusePersonalDataOption = False,
+    gate: GateOption = None,
 ) -> JsonObject:
     """Return fields of the spec."""
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     settings |= {"lora_r": rank, "context_length": context_length}
     given = {name: value for name, value in settings.items() if value}
     spec: JsonObject = {"suffix": suffix, "seed": seed, "merge": merge, "hyperparameters": given}
-    return {**spec, "refuse_personal_data": True} if refuse_personal_data else spec
+    if refuse_personal_data:
+        spec["refuse_personal_data"] = True
+    if gate is not None:
+        read_gate(gate, JOB_METRICS)
+        spec["gate"] = gate_text(gate)
+    return spec
 
 
 @dataclass(frozen=True)
@@ -185,6 +206,7 @@ def tune(
       neo tune chats.jsonl --base tiny
       neo tune chats.jsonl --base tiny --dry-run
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
+      neo tune chats.jsonl --base tiny --gate gate.json --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
@@ -209,6 +231,7 @@ def tune(
             job = follow(cloud, job.metadata.id)
             require_success(job)
         _print_result(job, output)
+        require_gate(job, on_stderr=output is not Format.TABLE)
         if serving.serve_it:
             _serve_and_compare(gateway, cloud, base_model, job, serving, data, output)
 

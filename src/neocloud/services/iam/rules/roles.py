@@ -29,14 +29,19 @@ def _read(*services: str) -> tuple[str, ...]:
     return tuple(f"{service}.*.{verb}" for service in services for verb in ("get", "list"))
 
 
+_NO_OVERRIDE = "!inference.gates.override"
+"""Roles that train and deploy do not decide that a failed gate does not count."""
+
 ROLES: Mapping[str, Role] = {
     "admin": Role("Everything, including access rights.", ("*",)),
     "editor": Role(
-        "Everything except access rights, quotas, the audit log, emulator faults and removal by force.",
+        "Everything except access rights, quotas, the audit log, emulator faults, removal by force and the"
+        " override of gates.",
         (
             "*",
             *(f"!{pattern}" for pattern in _all("iam", "quotas", "audit", "emulator", "operator")),
             *_read("iam", "quotas"),
+            _NO_OVERRIDE,
         ),
     ),
     "viewer": Role(
@@ -106,7 +111,11 @@ ROLES: Mapping[str, Role] = {
     "tuning.viewer": Role("Read access to fine-tuning jobs.", _read("tuning")),
     "inference.editor": Role(
         "Models, deployments, budgets, files and batches; read access to the resources that they use.",
-        (*_all("inference"), *_read("compute", "slurm", "quotas")),
+        (*_all("inference"), *_read("compute", "slurm", "quotas"), _NO_OVERRIDE),
+    ),
+    "inference.gates.overrider": Role(
+        "Serving models that failed the gate of their fine-tuning job; the audit log keeps the reason.",
+        ("inference.gates.override", "inference.models.get", "inference.models.list"),
     ),
     "inference.viewer": Role("Read access to models, deployments and budgets.", _read("inference")),
     "inference.user": Role(

@@ -17,6 +17,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     WakeDeploymentResponse,
 )
 from neocloud.services.inference.api import gateway
+from neocloud.services.inference.api.gates import override_gate
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.public import ModelFolders, WeightsGone, read_tokenizer_files
 from neocloud.services.inference.reconcile.backends import replica_backends
@@ -175,6 +176,13 @@ METHODS: tuple[AnyMethod, ...] = (
         read_tokenizer,
         "inference.models.get",
         target=lambda request: request.id,
+    ),
+    Method(
+        "neocloud.inference.v1.ModelService/OverrideGate",
+        override_gate,
+        "inference.gates.override",
+        target=lambda request: request.id,
+        is_change=True,
     ),
     Method(
         f"{_DEPLOYMENTS}/ReadLog",

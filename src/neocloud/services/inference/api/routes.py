@@ -23,6 +23,7 @@ from neocloud.services.inference.types import (
     SERVER_KEY,
     ModelState,
     called_name,
+    is_withheld,
 )
 
 TOKENS_PER_MINUTE = 200_000
@@ -99,6 +100,7 @@ def _add_models(route: Route, deployment: Deployment, base: Model, models: Mappi
         called = called_name(model.metadata.name, spec)
         is_adapter = model.spec.base_model_id == base.metadata.id
         is_ready = wire.state_of(model) == ModelState.READY
+        is_ready = is_ready and not is_withheld(model.spec)
         is_served = called in served or (spec.max_adapters > 0 and not served)
         if is_adapter and is_ready and is_served:
             _add_model(route, called, model, parent_name=name)

@@ -39,6 +39,7 @@ from neocloud.services.inference.types import (
     MODEL,
     ModelReason,
     ModelState,
+    is_withheld,
     namespace,
     users_namespace,
 )
@@ -184,6 +185,7 @@ class ModelReconciler:
         except BadWeights as error:
             reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
             raise Failed(reason, f"{error}.") from error
+        await _refuse_withheld(scope, scope.inspected.digest)
         if base_folder:
             users = await _users_of(scope.context, scope.model.spec.base_model_id)
             scope.base_deployments = frozenset(each for each, kind in users.items() if kind == DEPLOYMENT)
@@ -237,6 +239,25 @@ class ModelReconciler:
                 return
         if not folder.is_symlink():
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _refuse_withheld(scope: ModelScope, digest: str) -> None:
+    """Raise Failed if these are the weights of another model of the tenant that failed a gate."""
+    context, project_id = scope.context, scope.model.metadata.parent_id
+    tenants: dict[str, str] = {}
+    for row in await context.list(MODEL):
+        other: Model = wire.resource_message(row)
+        if row.id == scope.model_id or other.status.digest != digest or not is_withheld(other.spec):
+            continue
+        for project in (project_id, row.parent_id):
+            found = await context.get(project)
+            tenants[project] = found.parent_id if found is not None else project
+        if tenants[project_id] == tenants[row.parent_id]:
+            raise Failed(
+                ModelReason.WITHHELD,
+                f"These are the weights of {row.name}, which failed the gate of {other.spec.withheld_by}:"
+                " override that gate (`neo model override-gate`), or train a better model.",
+            )
 
 
 def _refused(error: Unreadable | CannotPull) -> Exception:

@@ -33,6 +33,7 @@ from neocloud.services.inference.types import (
     ModelState,
     called_name,
     embeds,
+    is_withheld,
     namespace,
     replica_name,
 )
@@ -134,8 +135,9 @@ async def _ready_adapters(scope: DeploymentScope, model: Model) -> tuple[ServedA
         row = await scope.context.get(adapter_id)
         if row is None or row.kind != MODEL or row.deleted_at or row.state != ModelState.READY:
             continue
-        name = called_name(row.name, scope.spec)
-        found.append(ServedAdapter(adapter_id, name, wire.resource_message(row)))
+        adapter: Model = wire.resource_message(row)
+        if not is_withheld(adapter.spec):
+            found.append(ServedAdapter(adapter_id, called_name(row.name, scope.spec), adapter))
     return tuple(found)
 
 

@@ -32,6 +32,7 @@ from neocloud.services.inference.types import (
     ModelState,
     embeds,
     flavours_namespace,
+    is_withheld,
     users_namespace,
 )
 
@@ -130,6 +131,12 @@ def _model_violations(new: Deployment, model: Resource | None, reader: ResourceR
             "spec.model_id",
             f"{model.name} is an adapter: it is served by every deployment of its base {base_id} that has"
             " max_adapters; deploy that one",
+        )
+    elif is_withheld(ModelSpec.FromString(model.spec)):
+        yield Violation(
+            "spec.model_id",
+            f"{model.name} failed the gate of its fine-tuning job; train a better one, or ask for an override"
+            f" (`neo model override-gate {model.name}`)",
         )
     elif model.state != ModelState.READY:
         yield Violation("spec.model_id", f"{model.name} is {model.state}, not READY; wait, or fix it first")

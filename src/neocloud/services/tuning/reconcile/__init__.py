@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from neocloud.core.evaluation_gate import decide
 from neocloud.core.reconcile.reconciler import Context, Failed, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
@@ -22,9 +23,11 @@ from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
 from neocloud.services.tuning.reconcile.data import DataStager
 from neocloud.services.tuning.reconcile.output import OutputWriter
+from neocloud.services.tuning.reconcile.record import finish_record
 from neocloud.services.tuning.reconcile.scope import JobScope, job_status, read_scope
 from neocloud.services.tuning.reconcile.workspace import base_model, prepare_attempt
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
+from neocloud.services.tuning.rules import gate_of
 from neocloud.services.tuning.types import (
     JOB,
     RESULT_PURPOSE,
@@ -97,7 +100,7 @@ class FineTuningJobReconciler:
         on_slurm = scope.job.spec.slurm_cluster_id
         model_path = str(mounted_path(scope.job_id) / "model") if on_slurm else MODEL
         await self._data.stage(scope)
-        await prepare_attempt(scope, base, model_path)
+        await prepare_attempt(self._dependencies, scope, base, model_path)
 
     async def _wait(self, scope: JobScope) -> None:
         if not _is_registered(scope):
@@ -123,6 +126,7 @@ class FineTuningJobReconciler:
             return
         await add_result_files(self._dependencies, scope)
         base = await base_model(scope.context, scope.job.spec.model_id)
+        await decide_on_model(scope)
         await register_model(self._dependencies, scope, base)
 
     async def _remove_if_ended(self, scope: JobScope) -> None:
@@ -159,13 +163,22 @@ async def add_result_files(dependencies: Dependencies, scope: JobScope) -> None:
     scope.result_files = tuple(file_ids)
 
 
+async def decide_on_model(scope: JobScope) -> None:
+    """Set the verdict of the job's gate on its evaluation, which fails where it cannot be read."""
+    gate = gate_of(scope.job.spec)
+    if gate is not None:
+        scope.verdict = decide(await asyncio.to_thread(scope.folder.report), gate)
+
+
 async def register_model(dependencies: Dependencies, scope: JobScope, base: Model) -> None:
     """Create the model that the job made; may be repeated. The model stays when the job is deleted."""
     project_id = scope.job.metadata.parent_id
     target = dependencies.provided.get(ModelFolders).of_project(project_id) / scope.job_id
     await _read_result(lambda: scope.folder.copy_result(target))
     name = model_name(base.metadata.name, scope.job.spec.suffix, scope.job_id)
+    is_withheld = scope.verdict is not None and not scope.verdict.passed
     spec = _model_spec(scope.job, base, target)
+    spec.withheld_by = scope.job_id if is_withheld else ""
     found = await scope.context.find(MODEL_KIND, project_id, name)
     if found is None or found.owner_id == scope.job_id:
         labels = {JOB_LABEL: scope.job_id}
@@ -174,9 +187,16 @@ async def register_model(dependencies: Dependencies, scope: JobScope, base: Mode
         )
         await dependencies.store.write(lambda tx: _drop_owner(tx, model))
         found = model
+    if ModelSpec.FromString(found.spec).source.folder == str(target):
+        await finish_record(dependencies, scope, base, found.id)
     scope.model_id, scope.model_name = found.id, found.name
     if not scope.job.status.fine_tuned_model_id:
         scope.add_event(f"New fine-tuned model created: {name}.")
+        if scope.verdict is not None and scope.verdict.passed:
+            scope.add_event("It passed the gate.")
+        elif scope.verdict is not None:
+            why = "; ".join(scope.verdict.failures)
+            scope.add_event(f"It failed the gate, so it is kept and not served: {why}.", "warn")
 
 
 def _model_spec(job: FineTuningJob, base: Model, folder: Path) -> ModelSpec:

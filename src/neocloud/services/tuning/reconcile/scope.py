@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from neocloud.core import wire
+from neocloud.core.evaluation_gate import Verdict
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, Failed, ReconcileResult, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
@@ -64,6 +65,8 @@ class JobScope:
     model_id: str = ""
     model_name: str = ""
     result_files: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    """The verdict of the job's gate, if it has one and this run has decided."""
     output: str = ""
     """The folder of a bucket that the result was written to in this run."""
 
@@ -212,6 +215,11 @@ def _set_results(status: FineTuningJobStatus, scope: JobScope, outcome: Success)
     status.output = scope.output or status.output
     if scope.result_files:
         status.result_files[:] = scope.result_files
+    if scope.verdict is not None:
+        status.gate.Clear()
+        status.gate.passed = scope.verdict.passed
+        for each in scope.verdict.rules:
+            status.gate.rules.add(asked=each.asked, measured=each.measured, passed=each.passed, why=each.why)
     status.trained_tokens = outcome.trained_tokens
     status.evaluation.base_perplexity = outcome.base_perplexity
     status.evaluation.fine_tuned_perplexity = outcome.fine_tuned_perplexity

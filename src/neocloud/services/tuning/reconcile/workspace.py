@@ -15,8 +15,9 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec, Hyperparamet
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
+from neocloud.services.tuning.reconcile.record import begin_record
 from neocloud.services.tuning.reconcile.scope import JobScope
-from neocloud.services.tuning.rules import hyperparameters
+from neocloud.services.tuning.rules import gate_of, hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
     MOST_ROWS_AT_A_TIME,
     BaseSize,
@@ -30,6 +31,8 @@ from neocloud.services.tuning.types import Reason, model_name
 LEAST_CONTEXT = 128
 SAMPLES = 16
 """How many answers of both models the report has."""
+GATE_SAMPLES = 64
+"""How many, where a gate decides on them."""
 
 
 @cache
@@ -58,9 +61,9 @@ def base_weights(dependencies: Dependencies, base: Model) -> Location:
         raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
 
 
-async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None:
-    """Write the settings of this attempt beside its data, and fill the scope's hyperparameters and
-    warnings."""
+async def prepare_attempt(dependencies: Dependencies, scope: JobScope, base: Model, model_path: str) -> None:
+    """Write the settings of this attempt beside its data, begin the record of the first attempt, and fill the
+    scope's hyperparameters and warnings."""
     folder = scope.folder
     try:
         size = await asyncio.to_thread(folder.measure, "training_file.jsonl")
@@ -69,6 +72,7 @@ async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None
     used, warnings = resolve_hyperparameters(scope, size, base)
     scope.hyperparameters, scope.warnings = used, warnings
     if folder.settings().get("attempt") != scope.runtime.attempt:
+        await begin_record(dependencies, scope, base)
         settings = _settings(scope, base, size, used, model_path)
         await asyncio.to_thread(_write_settings, scope, base, settings)
 
@@ -139,20 +143,22 @@ def _settings(
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
-    split = split_batch(used.batch_size, _processes(spec, shape), max(1, rows))
-    seed = spec.seed or 42
+    split = split_batch(used.batch_size, _processes(scope), max(1, rows))
+    seed, gate = spec.seed or 42, gate_of(spec)
     return {
         "attempt": scope.runtime.attempt,
         "name": model_name(base.metadata.name, spec.suffix, scope.job_id),
         "model": model_path,
         "model_name": base.metadata.name,
         "model_digest": base.status.digest,
+        "model_license": base.spec.license,
         "seed": seed,
         "context": used.context_length,
         "packing": used.packing,
         "merge": spec.merge,
         "refuse_personal_data": spec.refuse_personal_data,
-        "samples": SAMPLES,
+        "samples": GATE_SAMPLES if gate else SAMPLES,
+        "accuracy": bool(gate and "accuracy" in gate.metrics),
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
         "processes": max(1, shape.gpus),

@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Mapping
 
 from neocloud.core import contract
+from neocloud.core.evaluation_gate import JOB_METRICS, BadGate, Gate, parse_gate
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
+from neocloud.core.store.group_commit import refuse_while_writing
 from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.inference.v1 import ModelSpec, ModelStatus
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.messages.neocloud.tuning.v1 import (
+    CreateFineTuningJobRequest,
     FineTuningJob,
     FineTuningJobSpec,
     FineTuningJobStatus,
@@ -46,6 +49,13 @@ class FineTuningJobRules(Rules[FineTuningJob]):
             demand[f"compute.instance.gpu.{shape.gpu_type or 'any'}"] = shape.gpus
         return demand
 
+    def request_violations(self, request: CreateFineTuningJobRequest) -> Iterable[Violation]:
+        if request.spec.gate:
+            try:
+                gate_of(request.spec)
+            except BadGate as error:
+                yield Violation("spec.gate", str(error))
+
     def violations(
         self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader
     ) -> Iterable[Violation]:
@@ -68,6 +78,12 @@ class FineTuningJobRules(Rules[FineTuningJob]):
     def complete(self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader) -> None:
         if old is None:
             new.status.state = FineTuningJobStatus.State.Value(JobState.VALIDATING_FILES)
+
+
+def gate_of(spec: FineTuningJobSpec) -> Gate | None:
+    """Return the gate of a job. Raises BadGate. Not for a transaction."""
+    refuse_while_writing("Parsing a gate")
+    return parse_gate(spec.gate, JOB_METRICS) if spec.gate else None
 
 
 def shape_of(spec: FineTuningJobSpec) -> Preset | None:

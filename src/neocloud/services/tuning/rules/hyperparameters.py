@@ -30,6 +30,8 @@ MOST_ROWS_AT_A_TIME = 8
 CHECKPOINTS = 8
 """About how many checkpoints a job writes; the newest few are kept."""
 KEPT_CHECKPOINTS = 3
+OLD_CHECKPOINTS = 4
+"""Every fourth of the older checkpoints is kept, to go back to where a training diverged."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def training_arguments(
     """Return the configuration of finetune.py."""
     rows = expected_rows(data, used.context_length, is_packed=used.packing)
     steps = math.ceil(rows * used.n_epochs / split.batch)
+    save_steps = min(max(10, steps // CHECKPOINTS), 500)
     return {
         "num_train_epochs": float(used.n_epochs),
         "per_device_train_batch_size": split.rows,
@@ -162,8 +165,9 @@ def training_arguments(
         "lora_dropout": used.lora_dropout,
         "target_modules": "all-linear",
         "gradient_checkpointing": uses_checkpointing(parameters),
-        "save_steps": min(max(10, steps // CHECKPOINTS), 500),
+        "save_steps": save_steps,
         "save_total_limit": KEPT_CHECKPOINTS,
+        "save_keep_every": OLD_CHECKPOINTS * save_steps,
         "logging_steps": min(max(1, steps // 50), 20),
     }
 
