@@ -143,7 +143,7 @@ def _settings(
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
-    split = split_batch(used.batch_size, _processes(scope), max(1, rows))
+    split = split_batch(used.batch_size, _processes(spec, shape), max(1, rows))
     seed, gate = spec.seed or 42, gate_of(spec)
     return {
         "attempt": scope.runtime.attempt,
