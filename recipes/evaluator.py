@@ -10,6 +10,7 @@ trained on: use the `_test` file of dataset_split.py.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import sys
@@ -121,6 +122,8 @@ class Evaluation:
             "bleu": bleu(answers.texts, references),
             "rouge": rouge(answers.texts, references),
         }
+        if self.args.scaling:
+            added["scaling"] = self._scaling(model)
         said: list[str] = []
         if self.args.accuracy:
             said = self._answers(model, self.intents, self.args.max_label_tokens).texts
@@ -149,6 +152,17 @@ class Evaluation:
         asked = [(self.questions[place].input, self.questions[place].reference) for place in alone]
         answers = ([model.answers[place] for place in alone] for model in (base, finetuned))
         return learnt_answers(asked, *answers, SHOWN_ANSWERS)
+
+    def _scaling(self, model: Any) -> dict[str, float]:
+        """Return the speeds of one answer and of 16 at a time, and their share of a linear growth."""
+        prompts = [one.prompt for one in self.questions]
+        few, many = (
+            tokens_per_second(
+                model, self.encoder, list(itertools.islice(itertools.cycle(prompts), count)), SPEED_TOKENS
+            )
+            for count in (1, 16)
+        )
+        return {"one_request": few, "16_requests": many, "percent_of_linear": many / (few * 16) * 100}
 
     def _answers(self, model: Any, questions: list[Question], max_new_tokens: int) -> Generated:
         prompts = [one.prompt for one in questions]
@@ -228,6 +242,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="test conversations (JSONL)")
     parser.add_argument("--table", type=Path, metavar="REPORT", help="only show a report as a table")
     parser.add_argument("--accuracy", action="store_true", help="measure the share of exactly right answers")
+    parser.add_argument("--scaling", action="store_true", help="compare the speed of 1 and of 16 answers")
     parser.add_argument("--samples", type=int, default=32, help="answers to generate (default 32)")
     parser.add_argument("--show", type=int, default=5, help="answers in the report (default 5)")
     parser.add_argument("--limit", type=int, help="most test conversations to use (default: all)")

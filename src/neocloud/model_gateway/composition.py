@@ -34,6 +34,7 @@ from neocloud.model_gateway.openai_files.handlers import CallerAuthenticator, re
 from neocloud.model_gateway.openai_files.quota import StorageLimits
 from neocloud.model_gateway.pages.routes import Pages
 from neocloud.model_gateway.routing.proxy import Proxy
+from neocloud.model_gateway.routing.releases import Releases
 from neocloud.model_gateway.routing.routes import LoadBalancer, RouteTable, RouteWatcher
 from neocloud.model_gateway.routing.traffic import Metrics, Traffic
 from neocloud.model_gateway.routing.upstream import ConnectionPool
@@ -123,8 +124,16 @@ class Gateway:
         self.traffic = Traffic(clock)
         self.metrics = Metrics(self.traffic.in_flight)
         self.authenticator = Authenticator(control_plane, settings, clock)
+        self.releases = Releases(self.table)
         self.proxy = Proxy(
-            self.table, self.recorder, self.balancer, self.pool, self.traffic, self.metrics, settings
+            self.table,
+            self.recorder,
+            self.balancer,
+            self.pool,
+            self.traffic,
+            self.metrics,
+            settings,
+            self.releases,
         )
         self._route_watcher = RouteWatcher(
             control_plane, self.table, settings.routes_file, self._routes_changed, clock
@@ -150,6 +159,7 @@ class Gateway:
         loops = [
             asyncio.create_task(self._route_watcher.poll.run()),
             asyncio.create_task(self.traffic.report_periodically(self._control_plane)),
+            asyncio.create_task(self.releases.report_periodically(self._control_plane)),
             asyncio.create_task(self.proxy.stop_silent_periodically()),
             asyncio.create_task(self.proxy.recheck_access_periodically()),
             asyncio.create_task(self.authenticator.save_periodically()),
@@ -172,6 +182,7 @@ class Gateway:
 
     def _routes_changed(self, response: ListRoutesResponse) -> None:
         self.recorder.update_terms(response)
+        self.releases.follow(response)
         addresses = self.table.addresses()
         self.pool.keep_only(addresses)
         self.balancer.keep_only(addresses)

@@ -23,6 +23,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     IssueFileKeyResponse,
     ListRoutesRequest,
     ListRoutesResponse,
+    ReleaseReport,
     ReportTrafficRequest,
     Traffic,
 )
@@ -55,6 +56,10 @@ class ControlPlane(Protocol):
         """Send Traffic messages. Raises ControlPlaneUnavailable."""
         ...
 
+    async def report_release(self, report: ReleaseReport) -> None:
+        """Raises ControlPlaneUnavailable."""
+        ...
+
     async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
         """Return a key for the object of one file. Raises ControlPlaneUnavailable, NoFileBucket."""
         ...
@@ -74,6 +79,9 @@ class GrpcControlPlane:
 
     async def report(self, items: Sequence[Traffic]) -> None:
         await self._client.ask("ReportTraffic", ReportTrafficRequest(items=items))
+
+    async def report_release(self, report: ReleaseReport) -> None:
+        await self._client.ask("ReportRelease", report)
 
     async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
         return await self._client.ask("IssueFileKey", request, meanings={Code.NOT_FOUND: NoFileBucket()})

@@ -31,6 +31,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,
     ListRoutesRequest,
+    ReleaseReport,
     ReportTrafficRequest,
 )
 from neocloud.model_gateway.control_plane import SERVICE
@@ -57,6 +58,8 @@ class FakeControlPlane:
         self.version = 1
         self.routes: list[dict[str, object]] = []
         self.budgets: list[dict[str, object]] = []
+        self.releases: list[dict[str, object]] = []
+        self.release_reports: list[Any] = []
         self.callers: dict[str, AdmitResponse] = {}
         self.admits = 0
         self.traffic: list[Any] = []
@@ -85,16 +88,25 @@ class FakeControlPlane:
         )
 
     def set_routes(
-        self, routes: Sequence[Mapping[str, object]], budgets: Sequence[Mapping[str, object]] = ()
+        self,
+        routes: Sequence[Mapping[str, object]],
+        budgets: Sequence[Mapping[str, object]] = (),
+        releases: Sequence[Mapping[str, object]] = (),
     ) -> None:
         with self._changed:
             self.routes = [dict(route) for route in routes]
             self.budgets = [dict(budget) for budget in budgets]
+            self.releases = [dict(release) for release in releases]
             self.version += 1
             self._changed.notify_all()
 
     def add_to(self, server: grpc.Server) -> None:
-        handlers = {"Admit": self._admit, "ListRoutes": self._list_routes, "ReportTraffic": self._report}
+        handlers = {
+            "Admit": self._admit,
+            "ListRoutes": self._list_routes,
+            "ReportTraffic": self._report,
+            "ReportRelease": self._report_release,
+        }
         methods = {}
         for name, handler in handlers.items():
             rpc = contract.method(f"{SERVICE}/{name}")
@@ -120,11 +132,16 @@ class FakeControlPlane:
             if request.version == str(self.version):
                 self._changed.wait(min(request.wait_seconds, 1))
             content = {"version": str(self.version), "routes": self.routes, "budgets": self.budgets}
+            content["releases"] = self.releases
             return _message("ListRoutesResponse", content)
 
     def _report(self, request: ReportTrafficRequest, context: grpc.ServicerContext) -> Message:
         self.traffic.append(contract.to_dict(request))
         return _message("ReportTrafficResponse", {})
+
+    def _report_release(self, request: ReleaseReport, context: grpc.ServicerContext) -> Message:
+        self.release_reports.append(contract.to_dict(request))
+        return _message("ReportReleaseResponse", {})
 
     def reported(self, deployment_id: str, name: str) -> list[int]:
         """Return all reported values of a field."""
@@ -231,9 +248,14 @@ class GatewayProcess:
         """Return the key of collectors of its metrics."""
         return load_or_make_gateway_scrape_key(self.home).value
 
-    def set_routes(self, *routes: Mapping[str, object], budgets: Sequence[Mapping[str, object]] = ()) -> None:
+    def set_routes(
+        self,
+        *routes: Mapping[str, object],
+        budgets: Sequence[Mapping[str, object]] = (),
+        releases: Sequence[Mapping[str, object]] = (),
+    ) -> None:
         """Set the routes; return when the gateway serves by them."""
-        self.control_plane.set_routes(routes, budgets)
+        self.control_plane.set_routes(routes, budgets, releases)
         file = self.home / "gateway" / "routes.json"
         version = str(self.control_plane.version)
         wait_until(

@@ -153,6 +153,17 @@ def test_an_engine_without_log_probabilities_still_answers(
     assert "no log-probabilities of prompts" in found["details"]["base_model"]["remarks"][0]
 
 
+def test_the_scaling_from_one_to_sixteen_requests(
+    fresh: ServedModel, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVAL-06."""
+    monkeypatch.setattr("neocloud.cli.evaluation.client.SPEED_TOKENS", 2)
+    assert evaluate(fresh, data, "--metrics", "scaling", "--samples", "2") == 0
+    found = report(capsys)["details"]["finetuned_model"]["scaling"]
+    assert found["percent_of_linear"] == pytest.approx(found["16_requests"] / found["one_request"] / 16 * 100)
+    assert len(fresh.requests) == 2 * 2 * (1 + 16)
+
+
 def gate_file(folder: Path, *rules: dict[str, object]) -> list[str]:
     path = folder / "gate.json"
     path.write_text(json.dumps({"rules": rules}))

@@ -43,10 +43,12 @@ def report(classifier: tuple[Path, Path], tiny_model: Path, tmp_path_factory: py
     data, adapter = classifier
     args = evaluator.parser().parse_args(
         ["--model", str(tiny_model), "--adapter", str(adapter), "--data", str(data)]
-        + ["--accuracy", "--samples", "6", "--show", "2", "--max-new-tokens", "8"]
+        + ["--accuracy", "--scaling", "--samples", "6", "--show", "2", "--max-new-tokens", "8"]
     )
     path = tmp_path_factory.mktemp("report") / "report.json"
-    path.write_text(json.dumps(evaluator.evaluate(args)), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluator, "SPEED_TOKENS", 4)
+        path.write_text(json.dumps(evaluator.evaluate(args)), "utf-8")
     return path
 
 
@@ -79,6 +81,17 @@ def test_the_answers_shown_are_of_questions_asked_alone(report: Path) -> None:
     answers = json.loads(report.read_text("utf-8"))["details"]["right_answers"]
     assert answers["asked"] == 6 and answers["base_model"] == 0 < answers["finetuned_model"]
     assert {"input", "reference", "base", "generated"} == answers["learnt"][0].keys()
+
+
+def test_scores_have_intervals_and_the_report_has_the_scaling(report: Path) -> None:
+    details = json.loads(report.read_text("utf-8"))["details"]
+    accuracy, scaling = details["scores"]["accuracy"], details["finetuned_model"]["scaling"]
+    assert accuracy["samples"] == 16 and accuracy["difference"]["low"] > 0
+    assert details["scores"]["perplexity"]["percent"]["bounds"]["95"][1] < 0
+    assert scaling["percent_of_linear"] == pytest.approx(
+        scaling["16_requests"] / scaling["one_request"] / 16 * 100
+    )
+    assert details["regressions"]["among"] == 6
 
 
 def test_only_json_goes_to_stdout(

@@ -38,6 +38,7 @@ FOR_THE_GATEWAY = {
     "neocloud.inference.v1.GatewayService/Admit",
     "neocloud.inference.v1.GatewayService/ListRoutes",
     "neocloud.inference.v1.GatewayService/ReportTraffic",
+    "neocloud.inference.v1.GatewayService/ReportRelease",
     "neocloud.inference.v1.GatewayService/IssueFileKey",
     "neocloud.storage.v1.ObjectGatewayService/Authenticate",
     "neocloud.storage.v1.ObjectGatewayService/Authorize",

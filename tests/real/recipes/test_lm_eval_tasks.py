@@ -35,9 +35,10 @@ def model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_tasks_that_come_along_run(model: Any, tiny_model: Path) -> None:
     served, asked = model
-    found = task_results(asked, Tasks("bank_topics,bank_replies", TASKS, str(tiny_model), LIMIT))
+    found, better = task_results(asked, Tasks("bank_topics,bank_replies", TASKS, str(tiny_model), LIMIT))
     assert found["bank_topics"]["acc"] == accuracy(served)
     assert set(found["bank_replies"]) == {"bleu", "exact_match"}
+    assert better["bank_topics/acc"] == better["bank_replies/bleu"] == "higher"
 
 
 def test_a_task_that_there_is_not_is_said(model: Any) -> None:

@@ -4,12 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import cycle, islice
 from typing import TypeVar
 
 from neocloud.cli.evaluation.client import Model, in_parallel
 from neocloud.cli.evaluation.conversations import Conversation, Loss, NoLikelihood, Question
 from neocloud.client.errors import ClientError
 
+SCALED_TO = (1, 16)
+"""Numbers of concurrent requests whose speeds are compared (EVAL-06)."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -21,6 +24,7 @@ class Metric(StrEnum):
     GENERATION = "generation"
     SPEED = "speed"
     ACCURACY = "accuracy"
+    SCALING = "scaling"
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Measured:
     answer_tokens: int = 0
     labels: dict[int, str] = field(default_factory=dict[int, str])
     tokens_per_second: float | None = None
+    speeds: dict[int, float] = field(default_factory=dict[int, float])
+    """Tokens per second by the number of concurrent requests, for scaling."""
     errors: Counter[str] = field(default_factory=Counter[str])
     """Count of each error message."""
     remarks: list[str] = field(default_factory=list[str])
@@ -63,7 +69,8 @@ class Measured:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.loss.tokens or self.answers or self.labels or self.tokens_per_second)
+        has_speed = self.tokens_per_second or self.speeds
+        return not (self.loss.tokens or self.answers or self.labels or has_speed)
 
 
 def measure(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
@@ -73,6 +80,7 @@ def measure(model: Model, plan: Plan, found: Measured, progress: Progress) -> No
         Metric.GENERATION: _answers,
         Metric.SPEED: _speed,
         Metric.ACCURACY: _labels,
+        Metric.SCALING: _scaling,
     }
     for metric, step in steps.items():
         if metric in plan.metrics:
@@ -117,6 +125,16 @@ def _speed(model: Model, plan: Plan, found: Measured, progress: Progress) -> Non
         found.tokens_per_second = model.tokens_per_second(prompts)
     except ClientError as error:
         found.errors[str(error)] += 1
+
+
+def _scaling(model: Model, plan: Plan, found: Measured, progress: Progress) -> None:
+    prompts = [question.messages for question in plan.questions]
+    for streams in SCALED_TO:
+        progress(f"speed, {streams} at a time")
+        try:
+            found.speeds[streams] = model.tokens_per_second(list(islice(cycle(prompts), streams)))
+        except ClientError as error:
+            found.errors[str(error)] += 1
 
 
 def _tried(

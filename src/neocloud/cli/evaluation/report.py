@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from neocloud.cli.evaluation import scores
-from neocloud.cli.evaluation.metrics import Measured, Metric, Plan
+from neocloud.cli.evaluation.metrics import SCALED_TO, Measured, Metric, Plan
 from neocloud.cli.evaluation.scores import bleu, comparison, exact_match, rouge
 from neocloud.cli.output import JsonObject, View, table
 
@@ -23,6 +23,7 @@ _ROWS = (
     ("characters per answer", "message_length_avg", 1),
     ("tokens per answer", "tokens_per_message", 1),
     ("tokens per second", "tokens_per_second", 1),
+    ("16 requests, % of linear", "percent_of_linear", 1),
     ("preferred by the judge", "judge_preference", 3),
 )
 
@@ -112,7 +113,18 @@ def _added(plan: Plan, found: Measured) -> JsonObject:
         added["accuracy"] = exact_match(
             [found.labels[place] for place in said], [plan.labels[place].reference for place in said]
         )
+    if Metric.SCALING in plan.metrics:
+        added["scaling"] = _scaling(found.speeds)
     return added | {"errors": dict(found.errors), "remarks": list(found.remarks)}
+
+
+def _scaling(speeds: Mapping[int, float]) -> JsonObject | None:
+    """Return the speeds of one request and of many, and how much of a linear growth the latter are."""
+    few, many = SCALED_TO
+    if few not in speeds or many not in speeds:
+        return None
+    percent = speeds[many] / (speeds[few] * many) * 100
+    return {"one_request": speeds[few], f"{many}_requests": speeds[many], "percent_of_linear": percent}
 
 
 def report_view(report: JsonObject, names: Sequence[str]) -> View:
@@ -138,6 +150,8 @@ def _interval(report: JsonObject, key: str, decimals: int) -> str:
 def _value(report: JsonObject, model: str, key: str) -> float | None:
     found = {**report["details"][model], **report[model]}
     values: JsonObject = found["rouge"] or {} if key == "rougeL" else found
+    if key == "percent_of_linear":
+        return (found.get("scaling") or {}).get(key)
     if key in ("exact_match", "judge_preference"):
         return report["details"]["scores"].get(key, {}).get(model, {}).get("value")
     return values.get(key)

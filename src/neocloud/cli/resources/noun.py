@@ -144,6 +144,8 @@ OTHER_VERBS: Mapping[str, str] = {
     "ListMembersWithAttributes": "List the members of a group with names and e-mail addresses.",
     "ListPublic": "List {those} that are provided with the cloud.",
     "OverrideGate": "Serve one although it failed the gate of its fine-tuning job.",
+    "Promote": "Let the candidate of one answer all requests.",
+    "RollBack": "Let the candidate of one answer no requests.",
     "Purge": "Remove a deleted one permanently, with all that it holds.",
     "Undelete": "Bring a deleted one back, until it is purged.",
     "Estimate": "Show the settings and the duration that one would have; create nothing.",

@@ -285,6 +285,18 @@ PRODUCTS: Mapping[str, Product] = {
                 "monthly --monthly-limit 250.00",
             ),
             Noun(
+                "neocloud.inference.v1.ReleaseService",
+                "Releases of a model under another one's name, for a share of its requests first.",
+                "v2 --model-id inferencemodel-e00abc --candidate-model-id inferencemodel-e00def"
+                " --share-percent 10",
+                columns=(
+                    ("SHARE", "spec.share_percent"),
+                    ("REQUESTS", "status.requests"),
+                    ("FAILED", "status.failed"),
+                    ("MESSAGE", "status.message"),
+                ),
+            ),
+            Noun(
                 "neocloud.inference.v1.FileBucketService",
                 "The bucket in which the gateway keeps files of a project.",
                 "files --bucket team-data",

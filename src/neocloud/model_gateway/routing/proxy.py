@@ -34,6 +34,7 @@ from neocloud.model_gateway.routing.relay import (
     ResponseRelay,
     ResponseWriter,
 )
+from neocloud.model_gateway.routing.releases import Releases
 from neocloud.model_gateway.routing.routes import Deployment, LoadBalancer, Replica, RouteTable, Target
 from neocloud.model_gateway.routing.traffic import Metrics, Traffic
 from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
@@ -42,6 +43,7 @@ from neocloud.model_gateway.settings import GatewaySettings
 logger = logging.getLogger(__name__)
 
 MAX_RESENDS = 2
+HTTP_TOO_MANY_REQUESTS = 429
 SILENCE_CHECK_SECONDS = 1.0
 LOG_INTERVAL_SECONDS = 1.0
 
@@ -56,6 +58,7 @@ class Proxy:
         traffic: Traffic,
         metrics: Metrics,
         settings: GatewaySettings,
+        releases: Releases,
     ) -> None:
         self._table = table
         self._recorder = recorder
@@ -64,6 +67,7 @@ class Proxy:
         self._traffic = traffic
         self._metrics = metrics
         self._settings = settings
+        self._releases = releases
         self._speeds = GenerationSpeeds()
         self.turns = CompilationTurns()
         self._active: set[ResponseRelay] = set()
@@ -85,18 +89,12 @@ class Proxy:
         self._active.add(relay)
         self._traffic.batch_requests += context.is_batch
         try:
+            candidate = await self._serve_by_candidate(relay)
+            if candidate is not None:
+                target = candidate
+                return
             target = await self._wait_until_ready(target, relay)
-            deployment = target.deployment
-            context.request.require_length(deployment.context_length)
-            if target.load_error:
-                raise adapter_not_loaded_error(target.name, target.load_error)
-            await self._take_turn(relay, deployment.id)
-            record = await self._recorder.open(_request_start(context, target))
-            self._traffic.started(deployment.id)
-            try:
-                await self._forward(relay, target, record)
-            finally:
-                self._traffic.finished(deployment.id)
+            await self._serve(relay, target)
         except RequestStopped as error:
             if relay.stop_reason != ACCESS_ENDED:
                 raise
@@ -111,6 +109,45 @@ class Proxy:
             self._active.discard(relay)
             relay.leave_turn()
             self._observe(relay, target)
+
+    async def _serve_by_candidate(self, relay: ResponseRelay) -> Target | None:
+        """Serve the request by the candidate of a release, if it is one of its share, and return that.
+
+        The model itself serves what fails before anything was passed on, or is above the candidate's limits.
+        """
+        chosen = self._releases.choose(relay.caller.tenant_id, relay.context.request.model)
+        if chosen is None or not relay.caller.may(INVOKE, chosen[1].project_id):
+            return None
+        release, target = chosen
+        begun = time.perf_counter()
+        try:
+            await self._serve(relay, target)
+        except OpenAiError as error:
+            is_its_fault = error.status >= 500 and relay.stop_reason in ("", REPLICA_SILENT)
+            if is_its_fault:
+                release.add(failed=True, first_byte_seconds=0.0)
+            is_at_its_limit = error.status == HTTP_TOO_MANY_REQUESTS
+            if relay.stop_reason or not (is_its_fault or is_at_its_limit):
+                raise
+            relay.start_again()
+            return None
+        if relay.stop_reason in ("", REPLICA_SILENT):
+            release.add(failed=relay.is_lost, first_byte_seconds=relay.first_byte_at - begun)
+        return target
+
+    async def _serve(self, relay: ResponseRelay, target: Target) -> None:
+        """Record the request and forward it to a replica of the target."""
+        context, deployment = relay.context, target.deployment
+        context.request.require_length(deployment.context_length)
+        if target.load_error:
+            raise adapter_not_loaded_error(target.name, target.load_error)
+        await self._take_turn(relay, deployment.id)
+        record = await self._recorder.open(_request_start(context, target))
+        self._traffic.started(deployment.id)
+        try:
+            await self._forward(relay, target, record)
+        finally:
+            self._traffic.finished(deployment.id)
 
     async def _take_turn(self, relay: ResponseRelay, deployment_id: str) -> None:
         """Wait until the model server may compile what this request brings with it."""
@@ -172,6 +209,8 @@ class Proxy:
     def _find_target(self, relay: ResponseRelay) -> Target:
         caller, name = relay.caller, relay.context.request.model
         target = self._table.find(caller.tenant_id, name)
+        if target is not None:
+            target = self._releases.current(target)
         if target is None or not caller.may(INVOKE, target.project_id):
             if not self._table.is_known:
                 raise unavailable(

@@ -149,6 +149,21 @@ class ResponseRelay:
         if target.served_name != target.name:
             self._model_fields = (_model_field(target.served_name), _model_field(target.name))
 
+    def start_again(self) -> None:
+        """Forget a try that failed before anything was passed on, for `begin` with another target."""
+        assert not self.has_started, "A response that has begun cannot be taken back."
+        self.leave_turn()
+        self.turn = None
+        self.status, self.first_byte_at, self.waits_since = 0, 0.0, 0.0
+        self.is_lost = self._was_sent = self._was_refused = False
+        self._model_fields = None
+        request = self.context.request
+        self._events = EventStream(
+            hides_usage=not request.shows_usage,
+            hides_each=not request.shows_each_usage,
+            choices=request.choices,
+        )
+
     async def send(self, connection: Connection, data: bytes) -> bytes:
         """Send the request and return the first bytes of the response, or all of it where it is not a stream.
 

@@ -15,7 +15,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.resource_changes import ResourceChanges
 from neocloud.messages.neocloud.inference.v1 import Traffic
 from neocloud.services.inference.rules.scaling import Demand
-from neocloud.services.inference.types import BUDGET, DEPLOYMENT, FILE_BUCKET, MODEL
+from neocloud.services.inference.types import BUDGET, DEPLOYMENT, FILE_BUCKET, MODEL, RELEASE
 
 REPORT_TIMEOUT = timedelta(seconds=15)
 """A gateway that has not reported for this long counts as gone."""
@@ -117,4 +117,4 @@ class RouteChanges(ResourceChanges):
     """The changes of what routes are read from."""
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(clock, (DEPLOYMENT, MODEL, BUDGET, FILE_BUCKET))
+        super().__init__(clock, (DEPLOYMENT, MODEL, BUDGET, FILE_BUCKET, RELEASE))

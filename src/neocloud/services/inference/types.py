@@ -19,6 +19,10 @@ FILE_BUCKET_ID_PREFIX = "inferencefilebucket"
 FILE_FOLDER = "openai-files/"
 """The prefix, in a file bucket, of the objects of files."""
 FILE_ID = re.compile(r"file-[0-9a-f]{24}")
+RELEASE = "neocloud.inference.v1.Release"
+RELEASE_ID_PREFIX = "inferencerelease"
+ACTIVE_RELEASE = "active"
+"""The reservation of a model that its active release holds."""
 REPLICA_RESERVATION = "neocloud.inference.v1.ReplicaReservation"
 RESERVATION_ID_PREFIX = "inferencereservation"
 RESERVATION_HELD = "HELD"
@@ -54,6 +58,13 @@ class DeploymentState(StrEnum):
     ERROR = "ERROR"
 
 
+class ReleaseState(StrEnum):
+    ACTIVE = "ACTIVE"
+    PROMOTED = "PROMOTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    DELETING = "DELETING"
+
+
 class ModelReason(StrEnum):
     """Why a model is in ERROR; stable, for programs."""
 
@@ -82,6 +93,11 @@ def names_namespace(tenant_id: str) -> str:
 def flavours_namespace(model_id: str) -> str:
     """The reservations of a model's flavours, each by the deployment that serves it."""
     return f"inference.flavours/{model_id}"
+
+
+def releases_namespace(model_id: str) -> str:
+    """The reservation of a model by its active release."""
+    return f"inference.releases/{model_id}"
 
 
 def users_namespace(model_id: str) -> str:

@@ -32,7 +32,7 @@ from tests.fast.services.inference.cloud import (
 
 SERVICE = f"{FakeCloud.api}.GatewayService"
 shared = pytest.mark.asyncio(loop_scope="module")
-METHODS = ("Admit", "ListRoutes", "ReportTraffic", "IssueFileKey")
+METHODS = ("Admit", "ListRoutes", "ReportTraffic", "ReportRelease", "IssueFileKey")
 WAIT_SECONDS = 60
 
 

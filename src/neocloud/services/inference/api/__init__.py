@@ -18,11 +18,12 @@ from neocloud.messages.neocloud.inference.v1 import (
 )
 from neocloud.services.inference.api import gateway
 from neocloud.services.inference.api.gates import override_gate
+from neocloud.services.inference.api.releases import promote, roll_back
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.public import ModelFolders, WeightsGone, read_tokenizer_files
 from neocloud.services.inference.reconcile.backends import replica_backends
 from neocloud.services.inference.reconcile.replica_log import LogPosition
-from neocloud.services.inference.rules import DeploymentRules, FileBucketRules, ModelRules
+from neocloud.services.inference.rules import DeploymentRules, FileBucketRules, ModelRules, ReleaseRules
 from neocloud.services.inference.rules.deployment import BudgetRules, budget_view
 from neocloud.services.inference.types import (
     BUDGET,
@@ -34,16 +35,20 @@ from neocloud.services.inference.types import (
     MODEL,
     MODEL_ID_PREFIX,
     PROJECT,
+    RELEASE,
+    RELEASE_ID_PREFIX,
     REPLICA_RESERVATION,
     RESERVATION_HELD,
     RESERVATION_ID_PREFIX,
     RESERVATION_STOPPED,
     DeploymentState,
     ModelState,
+    ReleaseState,
     replica_name,
 )
 
 _DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
+_RELEASES = "neocloud.inference.v1.ReleaseService"
 
 MODELS = Kind(
     message=MODEL,
@@ -99,7 +104,17 @@ FILE_BUCKETS = Kind(
     initial_state="ACTIVE",
 )
 
-KINDS = (MODELS, DEPLOYMENTS, RESERVATIONS, BUDGETS, FILE_BUCKETS)
+RELEASES = Kind(
+    message=RELEASE,
+    rpc=_RELEASES,
+    id_prefix=RELEASE_ID_PREFIX,
+    permission="inference.releases",
+    parent_kinds=(PROJECT,),
+    rules=ReleaseRules(),
+    initial_state=ReleaseState.ACTIVE,
+)
+
+KINDS = (MODELS, DEPLOYMENTS, RESERVATIONS, BUDGETS, FILE_BUCKETS, RELEASES)
 
 DEFAULT_LINES = 200
 
@@ -176,6 +191,20 @@ METHODS: tuple[AnyMethod, ...] = (
         read_tokenizer,
         "inference.models.get",
         target=lambda request: request.id,
+    ),
+    Method(
+        f"{_RELEASES}/Promote",
+        promote,
+        "inference.releases.promote",
+        target=lambda request: request.id,
+        is_change=True,
+    ),
+    Method(
+        f"{_RELEASES}/RollBack",
+        roll_back,
+        "inference.releases.rollBack",
+        target=lambda request: request.id,
+        is_change=True,
     ),
     Method(
         "neocloud.inference.v1.ModelService/OverrideGate",

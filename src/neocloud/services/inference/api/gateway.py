@@ -19,6 +19,8 @@ from neocloud.messages.neocloud.inference.v1 import (
     IssueFileKeyResponse,
     ListRoutesRequest,
     ListRoutesResponse,
+    ReleaseReport,
+    ReportReleaseResponse,
     ReportTrafficRequest,
     ReportTrafficResponse,
 )
@@ -32,6 +34,7 @@ from neocloud.services.iam.types import (
     is_project,
     operators_tenant_id,
 )
+from neocloud.services.inference.api.releases import apply_report
 from neocloud.services.inference.api.routes import TermsOf, read_routes
 from neocloud.services.inference.gateway_link import RouteChanges, TrafficBoard
 from neocloud.services.inference.types import DEPLOYMENT, FILE_BUCKET, FILE_FOLDER, FILE_ID
@@ -141,6 +144,13 @@ async def report_traffic(call: Call, request: ReportTrafficRequest) -> ReportTra
     return ReportTrafficResponse()
 
 
+async def report_release(call: Call, request: ReleaseReport) -> ReportReleaseResponse:
+    require_gateway(call)
+    now = call.dependencies.clock.now()
+    await call.dependencies.store.write(lambda tx: apply_report(tx, request, now))
+    return ReportReleaseResponse()
+
+
 def _enqueue(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
     """Enqueue the deployments; the worker runs them within a second."""
     for deployment_id in sorted(deployment_ids):
@@ -195,6 +205,7 @@ METHODS = (
     Method(f"{SERVICE}/Admit", admit, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ListRoutes", list_routes, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ReportTraffic", report_traffic, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ReportRelease", report_release, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/IssueFileKey", issue_file_key, None, is_internal=True, is_checked=False),
 )
 """Not validated by the server: a caller without the key does not learn whether a request was well formed."""

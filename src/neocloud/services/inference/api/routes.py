@@ -15,11 +15,13 @@ from neocloud.messages.neocloud.inference.v1 import (
     Route,
 )
 from neocloud.services.billing.types import TokenTerms
+from neocloud.services.inference.api.releases import add_releases
 from neocloud.services.inference.types import (
     BUDGET,
     DEPLOYMENT,
     FILE_BUCKET,
     MODEL,
+    RELEASE,
     SERVER_KEY,
     ModelState,
     called_name,
@@ -51,6 +53,7 @@ def read_routes(tx: Transaction, terms: TermsOf) -> ListRoutesResponse:
         answer.file_buckets.add(
             project_id=row.parent_id, bucket_id=found.status.bucket_id, bucket=found.spec.bucket
         )
+    add_releases(tx, answer, _live(tx, RELEASE), models)
     answer.version = hashlib.sha256(answer.SerializeToString(deterministic=True)).hexdigest()[:32]
     return answer
 
