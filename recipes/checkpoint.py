@@ -9,6 +9,7 @@ bytes, not models.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe_errors import note
+from recipe_errors import RecipeError, note
 
 MANIFEST = "manifest.json"
 PREFIX = "checkpoint-"
 READ_BYTES = 1 << 20
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 WriteFile = Callable[[Path], None]  # writes one file at the path it is given
 
@@ -130,9 +132,33 @@ class CheckpointWriter:
             running.result()
 
     def _write(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
-        path = write_checkpoint(self._folder, step, state, files)
+        try:
+            path = write_checkpoint(self._folder, step, state, files)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            text = f"{error.filename or 'a checkpoint'}: cannot be written: {error.strerror}"
+            raise RecipeError(f"{text}. {self._kept()}") from error
+        except RecipeError as error:
+            raise RecipeError(f"{error}. {self._kept()}") from error
         keep_newest(self._folder, self._limit, self._every)
         note(f"checkpoint {path}")
+
+    def _kept(self) -> str:
+        """Return a sentence about the checkpoint that a run continues from when this one was not written."""
+        advice = "Free some space and run the same command again"
+        kept = newest_whole(self._folder)
+        if kept is None:
+            return f"No checkpoint was written before. {advice}: it starts anew"
+        return f"The checkpoint before is kept: {kept.path}. {advice}: it continues from there"
+
+
+def set_aside(found: Checkpoint) -> Path:
+    """Rename a checkpoint so that no run continues from it, and return its new place."""
+    place = found.path.with_name(f"not-finite-{found.path.name}")
+    shutil.rmtree(place, ignore_errors=True)
+    found.path.rename(place)
+    return place
 
 
 def _sha256(path: Path) -> str:

@@ -21,8 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint import Checkpoint, CheckpointWriter, newest_whole
-from recipe_errors import EXIT_OK, EXIT_STOPPED, RecipeError, exit_code, needed_packages, note
+from checkpoint import Checkpoint, CheckpointWriter, newest_whole, set_aside
+from recipe_errors import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    RecipeError,
+    exit_code,
+    needed_packages,
+    note,
+    report,
+)
 from training_arguments import (
     TrainingArguments,
     create_training_arguments,
@@ -63,6 +72,14 @@ class StopRequest:
 
     def _ask(self, *_: object) -> None:
         self.asked = True
+
+
+class NotFinite(Exception):
+    """The loss or a gradient of a step is not a number; every process raises it at the same step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 @dataclass
@@ -162,6 +179,8 @@ def train(run: Run) -> bool:
         result = run.step.run(progress.step, progress.position, rate, run.stop.asked)
         if result is None:
             break
+        if not result.is_finite:
+            raise NotFinite(progress.step + 1)
         run.times.add(progress.step, result)
         progress.add(result, run.step.samples)
         if progress.step % arguments.logging_steps == 0 or progress.step == progress.total:
@@ -199,6 +218,27 @@ def save(run: Run) -> None:
     progress.saved(time.monotonic() - started)
 
 
+def report_not_finite(run: Run, step: int) -> None:
+    """Say in which step the loss was no longer a number, and which checkpoint is good.
+
+    A checkpoint of the step just before has the weights that this step failed with: it is set aside.
+    """
+    run.writer.wait()
+    folder = Path(run.arguments.output_dir)
+    newest = newest_whole(folder)
+    if newest is not None and newest.step == step - 1:
+        place = set_aside(newest)
+        note(f"{newest.path}: its weights gave this loss; it is now {place}")
+        newest = newest_whole(folder)
+    last = f"the last good checkpoint is {newest.path}" if newest else "there is no good checkpoint before it"
+    report(
+        RecipeError(
+            f"training stopped: in step {step} the loss or a gradient is not a finite number; {last}",
+            "lower learning_rate, or check the data; the same command then continues from that checkpoint",
+        )
+    )
+
+
 def export(run: Run) -> Path:
     """Write the finished adapter with its tokenizer and a description of the run."""
     output = Path(run.arguments.output_dir)
@@ -234,7 +274,14 @@ def finetune(arguments: TrainingArguments) -> int:
 
 def carry_out(run: Run, found: Checkpoint | None) -> int:
     resume(run, found)
-    finished, is_first = train(run), run.workers.is_first
+    is_first = run.workers.is_first
+    try:
+        finished = train(run)
+    except NotFinite as failure:
+        if is_first:
+            report_not_finite(run, failure.step)
+        run.workers.wait_for_all()  # torchrun ends the others as soon as one has failed
+        return EXIT_FAILED
     if finished and is_first:
         note(f"{export(run)}: adapter written after step {run.progress.step}")
     elif is_first:

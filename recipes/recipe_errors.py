@@ -56,6 +56,14 @@ def needed_packages() -> Iterator[None]:
         _missing.append(error.name)
 
 
+def report(error: RecipeError) -> None:
+    """Write the line of an error, and its advice."""
+    script = Path(sys.argv[0]).name
+    note(f"{script}: error: {error}")
+    if error.advice:
+        note(f"{script}: hint: {error.advice}")
+
+
 def exit_code(run: Callable[[Options], int], options: Options) -> int:
     """Run a script's body and turn a known failure into one line and exit code 1."""
     script = Path(sys.argv[0]).name
@@ -64,9 +72,7 @@ def exit_code(run: Callable[[Options], int], options: Options) -> int:
             raise RecipeError(f"the package {_missing[0]} is not installed; run `pip install {PACKAGES}`")
         return run(options)
     except RecipeError as error:
-        note(f"{script}: error: {error}")
-        if error.advice:
-            note(f"{script}: hint: {error.advice}")
+        report(error)
     except FileNotFoundError as error:
         note(f"{script}: error: {error.filename}: no such file; check the path")
     except IsADirectoryError as error:

@@ -16,7 +16,7 @@ class Progress:
         self.total = total
         self.step = self.position = self.resumed_from = self.saved_step = 0
         self.loss: float | None = None
-        self.tokens = self.seconds = 0.0
+        self.tokens = self.seconds = self.processor_seconds = 0.0
         self.tokens_before = 0.0  # in steps that were done before this start
         self.checkpoints, self.stall_seconds = 0, 0.0
         self._loss_sum, self._labels = 0.0, 0
@@ -28,9 +28,11 @@ class Progress:
 
     def start(self) -> None:
         self._started = time.monotonic()
+        self._processor_started = time.process_time()
 
     def finish(self) -> None:
         self.seconds = time.monotonic() - self._started
+        self.processor_seconds = time.process_time() - self._processor_started
 
     def add(self, result: StepResult, samples: int) -> None:
         """Count one more step."""
@@ -84,6 +86,7 @@ class Progress:
             "loss": self.loss,
             "tokens": self.tokens,
             "seconds": self.seconds,
+            "processor_seconds": self.processor_seconds,
             "tokens_per_second": self.tokens / self.seconds if steps and self.seconds else None,
             "checkpoints": self.checkpoints,
             "checkpoint_stall_seconds": self.stall_seconds,

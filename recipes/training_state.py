@@ -70,10 +70,7 @@ def _naming_full_disk(write: WriteFile) -> WriteFile:
             write(path)
         except (RuntimeError, safetensors.SafetensorError) as error:
             free = shutil.disk_usage(path.parent).free >> 20
-            raise RecipeError(
-                f"{path}: cannot be written ({error}); {free} MiB are free there. Free some space and"
-                " run the same command again: it continues from the checkpoint before"
-            ) from error
+            raise RecipeError(f"{path}: cannot be written ({error}); {free} MiB are free there") from error
 
     return write_or_explain
 

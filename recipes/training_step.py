@@ -33,6 +33,8 @@ class StepResult:
     tokens: float
     seconds: float = 0.0
     waited: float | None = None  # for other processes; None on GPUs, where it is not measured
+    is_finite: bool = True
+    """False: loss or gradients were not numbers, and the weights were left. Equal in all processes."""
 
 
 class TrainingStep:
@@ -86,9 +88,10 @@ class TrainingStep:
             if last and self.workers.world_size > 1:
                 waited += time.monotonic() - self._handed_over  # nothing was left to do but to wait
             loss_sum += loss.item() * share
-        self._update()
+        is_finite = self._update()
         seconds = time.monotonic() - began
-        return StepResult(loss_sum, own_labels, tokens, seconds, waited if self._knows_waiting else None)
+        waiting = waited if self._knows_waiting else None
+        return StepResult(loss_sum, own_labels, tokens, seconds, waiting, is_finite)
 
     def close(self) -> None:
         """Drop DDP; call this before the processes disconnect. If DDP held their connection last,
@@ -126,10 +129,18 @@ class TrainingStep:
         with torch.autocast(kind, self.dtype, enabled=self.dtype is not None):
             return self.loss.sum(self._parallel, batch)
 
-    def _update(self) -> None:
-        if self.arguments.max_grad_norm:
-            self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.trainable, self.arguments.max_grad_norm)
+    def _update(self) -> bool:
+        """Update the weights and return True; return False, and leave them, if a gradient is not a number.
+
+        In fp16 the scaler leaves out steps whose gradients are too large for it, and lowers its scale. A loss
+        that is not a number makes it do so until the scale is below 1, which no sound run needs.
+        """
+        self.scaler.unscale_(self.optimizer)
+        limit = self.arguments.max_grad_norm or torch.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.trainable, limit)
+        if not self.scaler.is_enabled() and not torch.isfinite(norm):
+            return False
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
+        return not self.scaler.is_enabled() or self.scaler.get_scale() >= 1

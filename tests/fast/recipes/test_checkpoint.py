@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
 from checkpoint import CheckpointWriter, damage_in, newest_whole, write_checkpoint
+from recipe_errors import RecipeError
 
 
 def write(folder: Path, step: int) -> Path:
@@ -24,6 +26,22 @@ def test_the_newest_whole_checkpoint_is_found_with_its_state(tmp_path: Path) -> 
     found = newest_whole(tmp_path)
     assert found is not None
     assert (found.step, found.state, found.path.name) == (10, {"position": 40}, "checkpoint-000010")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_full_disk_names_the_checkpoint_that_is_kept(tmp_path: Path, kept: bool) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    expected = "No checkpoint was written before"
+    if kept:
+        expected = f"The checkpoint before is kept: {write(tmp_path, 5)}"
+    writer = CheckpointWriter(tmp_path, 1)
+    writer.save(10, {}, {"weights.bin": fail})
+    with pytest.raises(RecipeError, match="weights.bin: cannot be written: No space left") as raised:
+        writer.wait()
+    assert f"{expected}. Free some space and run the same command again: it" in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000005"] * kept
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:

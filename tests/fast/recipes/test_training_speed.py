@@ -1,8 +1,9 @@
-"""What makes training fast gives the results of the plain computation."""
+"""The fast computation of training gives the results of the plain computation."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy
 import peft
@@ -17,7 +18,7 @@ from chat_tokens import IGNORED
 from tokenized_data import join_rows, pack, pad_batch, plain_row
 from training_loss import LabelledLoss
 
-SIZE = {
+SIZE: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 60,
 }  # fmt: skip
@@ -34,12 +35,12 @@ def examples(lengths: tuple[int, ...] = (9, 5, 12, 3)) -> list[tuple[numpy.ndarr
     return found
 
 
-def base() -> LlamaForCausalLM:
+def base() -> Any:
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(**SIZE)).eval()
 
 
-def with_lora(model: torch.nn.Module) -> peft.PeftModel:
+def with_lora(model: Any) -> Any:
     torch.manual_seed(1)
     tuned = peft.get_peft_model(
         model, peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear")
@@ -51,7 +52,7 @@ def with_lora(model: torch.nn.Module) -> peft.PeftModel:
     return tuned
 
 
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def gradients(model: Any) -> dict[str, torch.Tensor]:
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
@@ -78,7 +79,7 @@ def test_the_fast_way_has_the_loss_and_the_gradients_of_the_plain_one() -> None:
 
 
 def test_the_output_layer_computes_labelled_positions_only() -> None:
-    model, seen = base(), []
+    model, seen = base(), list[int]()
     loss = LabelledLoss(model)
     model.lm_head.register_forward_hook(lambda _, inputs, output: seen.append(output.shape[:2].numel()))
     batch = pad_batch([plain_row(each) for each in examples()], 0)
@@ -100,7 +101,7 @@ def test_the_first_token_of_a_conversation_is_not_foretold_by_the_one_before() -
 
 def test_a_sliding_window_holds_in_each_conversation() -> None:
     torch.manual_seed(0)
-    plain = MistralForCausalLM(MistralConfig(**SIZE, sliding_window=4)).eval()
+    plain: Any = MistralForCausalLM(MistralConfig(**SIZE, sliding_window=4)).eval()
     rows = [plain_row(each) for each in examples()]
     expected = [plain(input_ids=torch.from_numpy(row["input_ids"])[None].long()).logits[0] for row in rows]
     assert separate_attention.use_separate_attention(plain)

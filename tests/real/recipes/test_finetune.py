@@ -18,8 +18,8 @@ import torch
 
 import dataset_tokenize
 import finetune
+import precision
 from lora_model import load_base, with_adapter
-from precision import precision
 from recipe_errors import EXIT_STOPPED, RecipeError
 from tests.fast.recipes.conftest import ALONE, CHATS, RECIPES, write_chats
 
@@ -208,7 +208,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on_once_there_is_room(
         assert run(flags, output) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "cannot be written" in capsys.readouterr().err
+    log = capsys.readouterr().err
+    assert "cannot be written" in log
+    assert f"is kept: {output / 'checkpoint-000025'}. Free some space and run the same command again" in log
     assert sorted(path.name for path in output.iterdir()) == ["checkpoint-000025", "metrics.jsonl"]
     assert run(flags, output) == 0
     assert_same(output, undisturbed)
@@ -219,6 +221,43 @@ def test_in_mixed_precision_the_learnt_weights_stay_in_32_bits(flags: list[str],
     assert run([*flags, *more], tmp_path) == 0
     assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
     assert 0 < summary(tmp_path)["loss"] < 10
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_last_good_checkpoint(
+    flags: list[str], tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    shutil.copytree(undisturbed / "checkpoint-000025", output / "checkpoint-000025")
+    assert run(flags, output, "--set", "learning_rate=1e30", "--set", "save_steps=1") == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1 and "in step 27 the loss or a gradient is not a finite number" in errors[0]
+    assert errors[0].endswith(f"the last good checkpoint is {output / 'checkpoint-000025'}")
+    assert (output / "not-finite-checkpoint-000026").is_dir() and not (output / "adapter").exists()
+    assert run(flags, output) == 0
+    assert_same(output, undisturbed)
+
+
+def test_in_bf16_a_resumed_run_ends_with_the_very_same_weights_and_losses(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    flags = [*flags, "--set", "lora_dropout=0.0"]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    monkeypatch.setattr(precision, "is_bf16_faster", lambda: True)
+    assert run(flags, whole) == 0
+    shutil.copytree(whole, resumed)
+    for name in ("adapter", "checkpoint-000030"):
+        shutil.rmtree(resumed / name)
+    monkeypatch.setattr(precision, "is_bf16_faster", lambda: False)  # as on another machine
+    assert run(flags, resumed) == 0
+    assert summary(resumed)["resumed_from"] == 25
+    assert summary(whole)["precision"] == summary(resumed)["precision"] == "bf16"
+    assert_same(resumed, whole)
+    first, second = (
+        [json.loads(line)["train_loss"] for line in (output / "metrics.jsonl").read_text().splitlines()]
+        for output in (whole, resumed)
+    )
+    assert first == second and len(first) == STEPS
 
 
 def test_one_row_is_enough_to_train_on(tiny_model: Path, tmp_path: Path) -> None:
@@ -285,9 +324,9 @@ def test_what_this_machine_or_model_cannot_do_is_told(
 
 def test_fp16_is_refused_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert precision("no") is None and precision("bf16") == torch.bfloat16
+    assert precision.precision("no") is None and precision.precision("bf16") == torch.bfloat16
     with pytest.raises(RecipeError):
-        precision("fp16")
+        precision.precision("fp16")
 
 
 def test_a_model_that_is_nowhere_is_told(
