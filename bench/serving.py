@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare vLLM with `generate` of transformers, and a fine-tuned model with its base.
 
-    python bench/serving.py [--model tiny|qwen3-0.6b-shaped] [--rounds 5] [--tokens 64] [--gpu]
+    python bench/serving.py [--model tiny|qwen3-0.6b-shaped|FOLDER] [--rounds 5] [--tokens 64] [--gpu]
 
 Four pods from the shared root, as a deployment's: the base; the base with an adapter loaded into it; the
 model with the adapter in its weights; and, as in the first version of this project, `generate` on the model
@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -44,10 +45,13 @@ from tests.e2e.tiny_model import tiny_model  # noqa: E402
 GPU_KINDS = ("qwen3-0.6b-shaped", "qwen3-8b-shaped")
 ADAPTER_AIM, MERGED_AIM, SEED_RATIO = 0.9, 0.98, 0.02
 PROMPT_TOKENS = 64
-BASE, BESIDE, TUNED, MERGED, GENERATE = (
+WARM_SECONDS = 30.0
+"""An engine merges the adapter into its weights while it answers."""
+BASE, BESIDE, TUNED, BOTH, MERGED, GENERATE = (
     "vLLM, base",
     "vLLM with an adapter loaded, base",
     "vLLM with an adapter loaded, adapter",
+    "vLLM with an adapter loaded, half each",
     "vLLM, merged",
     "generate, peft",
 )
@@ -85,8 +89,8 @@ class Bench:
         async with AsyncExitStack() as stack:
             started = await asyncio.gather(*(self._start(stack, name) for name in self._pods()))
             speeds = {name: speed for one in started for name, speed in one.items()}
-            for speed in speeds.values():
-                await self._warm(speed)
+            for each, speed in speeds.items():
+                await self._warm(each, speed)
             await self._measure(speeds)
 
     async def in_turns(self) -> None:
@@ -94,8 +98,8 @@ class Bench:
         for name in self._pods():
             async with AsyncExitStack() as stack:
                 speeds = await self._start(stack, name)
-                for speed in speeds.values():
-                    await self._warm(speed)
+                for each, speed in speeds.items():
+                    await self._warm(each, speed)
                 await self._measure(speeds)
 
     def _pods(self) -> dict[str, Any]:
@@ -115,17 +119,20 @@ class Bench:
             speeds: dict[str, Speed] = {GENERATE: place.generate_speed}
         elif name == "adapters":
             await place.load_adapter(self._weights.adapter.name)
-            tuned = partial(place.engine_speed, self._weights.adapter.name)
-            speeds = {BESIDE: partial(place.engine_speed, "base"), TUNED: tuned}
+            ways = {BESIDE: ["base"], TUNED: [tuned := self._weights.adapter.name], BOTH: ["base", tuned]}
+            speeds = {way: partial(place.engine_speed, models) for way, models in ways.items()}
         else:
-            speeds = {BASE if name == "base" else MERGED: partial(place.engine_speed, "base")}
+            speeds = {BASE if name == "base" else MERGED: partial(place.engine_speed, ["base"])}
         print(f"  {name}: ready", flush=True)
         return speeds
 
-    async def _warm(self, speed: Speed) -> None:
-        """Send a first request of each kind, which compiles."""
+    async def _warm(self, name: str, speed: Speed) -> None:
+        """Send a first request of each kind, which compiles; to an adapter more, until it is merged."""
         for at_once in (1, AT_ONCE):
             await speed(at_once)
+        ends_at = time.monotonic() + WARM_SECONDS
+        while name == TUNED and time.monotonic() < ends_at:
+            await speed(1)
 
     async def _measure(self, speeds: dict[str, Speed]) -> None:
         for number in range(self._rounds):
@@ -138,12 +145,13 @@ class Bench:
 
 def report(found: Found) -> None:
     print(f"\n{'tokens/s':<40}{'1 at a time':>12}{f'{AT_ONCE} at once':>12}")
-    for name in (BASE, BESIDE, TUNED, MERGED, GENERATE):
+    for name in (BASE, BESIDE, TUNED, BOTH, MERGED, GENERATE):
         shown = f"{name}, {found.generate_type}" if name == GENERATE else name
         print(f"{shown:<40}{found.median(name, 1):>12,.1f}{found.median(name, AT_ONCE):>12,.1f}")
     print()
     for says, name, to, aim in (
         ("adapter against base, same engine", TUNED, BESIDE, f"aim {ADAPTER_AIM}, the seed {SEED_RATIO}"),
+        ("half each against base, same engine", BOTH, BESIDE, "one request at a time is the base's"),
         ("adapter against base alone", TUNED, BASE, "its engine has no adapters"),
         ("merged against base", MERGED, BASE, f"aim {MERGED_AIM}"),
         ("vLLM, adapter against generate", TUNED, GENERATE, "batch 1 and 16"),
@@ -171,11 +179,12 @@ async def why_no_gpu(engine: Engine) -> str:
 
 
 async def on_cpu(engine: Engine, image: str, work: Path, options: Any) -> None:
-    weights = make(options.model, tiny_model(), work / options.model)
+    weights = make(options.model, tiny_model(), work / "model")
     cpus = len(os.sched_getaffinity(0))
     # The engine, its cache and twice the weights, as they are read; and generate, which tries 32 bits.
     memory = int((4 + 6 * weights.gib) * 1024)
-    bench = Bench(engine, Machine(image, cpus, memory), weights, options)
+    merged = int(1.5 * weights.gib * 1024) + 64
+    bench = Bench(engine, Machine(image, cpus, memory, merged_mib=merged), weights, options)
     print(f"{options.model}, {weights.parameters:,} parameters, on {cpus} CPUs", flush=True)
     await bench.together()
     report(bench.found)
@@ -221,12 +230,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=KINDS, default="tiny", help="what is served on the CPU")
+    parser.add_argument(
+        "--model", default="tiny", help=f"what is served on the CPU: {', '.join(KINDS)}, or a model's folder"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64, help="length of an answer")
     parser.add_argument("--gpu", action="store_true", help="measure on a GPU, and nothing on the CPU")
     parser.add_argument("--images", type=Path, default=ROOT / ".cache" / "images")
     options = parser.parse_args()
+    if options.model not in KINDS and not (Path(options.model) / "config.json").exists():
+        parser.error(f"--model {options.model}: neither one of {', '.join(KINDS)}, nor a model's folder")
     random.seed(0)
     print(f"{datetime.date.today()}, {platform.machine()}, load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory(prefix="bench-serving-") as work:

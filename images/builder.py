@@ -14,8 +14,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import IO
 
 # Own mounts and processes: however a command ends, none of either is left behind.
 ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+SHOW_SECONDS = 5.0
 NOT_IN_IMAGES = ("man", "doc", "locale", "i18n", "info", "lintian")
 
 
@@ -44,6 +47,50 @@ class Steps:
         print(f"{label} ...", flush=True)
         yield
         print(f"{label}: {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def side_by_side(*parts: Callable[[], None]) -> None:
+    """Run parts of a step at the same time. Raises the error of one that failed, after all have ended."""
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for part in [pool.submit(part) for part in parts]:
+            part.result()
+
+
+@contextmanager
+def shown_download(image: str, *folders: Path) -> Iterator[None]:
+    """Print every few seconds how much has come into these folders, and how fast."""
+    ended = threading.Event()
+
+    def show() -> None:
+        begin = size = _size(folders)
+        since = time.monotonic()
+        while not ended.wait(SHOW_SECONDS):
+            before, size, past = size, _size(folders), since
+            since = time.monotonic()
+            if size > before:
+                speed = (size - before) / (since - past) / 1e6
+                print(f"[{image}] {(size - begin) / 1e6:,.0f} MB fetched, {speed:,.1f} MB/s", flush=True)
+
+    watcher = threading.Thread(target=show, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _size(folders: Sequence[Path]) -> int:
+    """Return the bytes in all files below; files come and go meanwhile."""
+    total = 0
+    for folder in folders:
+        for top, _, names in os.walk(folder):
+            for name in names:
+                try:
+                    total += os.stat(os.path.join(top, name), follow_symlinks=False).st_size
+                except OSError:
+                    continue
+    return total
 
 
 @dataclass(frozen=True)

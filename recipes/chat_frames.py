@@ -15,6 +15,11 @@ from chat_messages import Message
 from recipe_errors import RecipeError
 
 REASONING, REASONING_END = "<think>", "</think>"
+_FAULTS = (
+    *(jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, RecursionError),
+)
+"""Errors of a template, which is a program of the model's maker."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,9 @@ class ChatTemplate:
             rest = self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=ask, enable_thinking=thinking
             )
-        except jinja2.TemplateError as error:
+        except _FAULTS as error:
             roles = ", ".join(shape.role for shape in shapes)
-            raise RecipeError(f"the chat template refuses roles {roles}: {error}") from error
+            raise RecipeError(f"the chat template refuses roles {roles}: {str(error)[:300]}") from error
         slots: list[Slot] = []
         for number in range(len(shapes)):
             before, found, rest = rest.partition(f"@@{number}@@")

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from chat_frames import ChatTemplate, Frame, Shape, take_apart
 from chat_messages import Conversation, is_learnt
 from recipe_errors import RecipeError
 
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
+CONTEXT, LEARNT, CUT = "context", "learnt", "cut"
+"""The kinds of text in a row: read by the model, learnt by it, or left out since the row is full."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ Tokens = tuple[list[int], list[int]]  # ids, and where each starts in the text
 
 def load_tokenizer(model: str) -> Any:
     """Return the tokenizer of a local folder or a hub id such as `Qwen/Qwen3-8B`."""
+    from transformers import AutoTokenizer  # noqa: PLC0415  token_report.py does without
+
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         kind = "folder" if Path(model).exists() else "neither a folder here nor a reachable hub id"
         first_line = (str(error).splitlines() or [""])[0]
@@ -66,6 +68,24 @@ class ChatEncoder:
 
     def encode(self, messages: Conversation) -> Tokens:
         """Return token ids, and labels that are IGNORED outside the assistant's messages."""
+        ids, labels, _, _ = self._labelled(messages)
+        return ids, labels
+
+    def spans(self, messages: Conversation, context: int) -> Iterator[tuple[str, str]]:
+        """Yield the text that the model reads, in parts: CONTEXT, LEARNT, or CUT behind that many tokens."""
+        ids, labels, starts, text = self._labelled(messages)
+        kinds = [LEARNT if label != IGNORED else CONTEXT for label in labels[:context]]
+        kinds += [CUT] * (len(ids) - len(kinds))
+        begin = 0
+        for at, kind in enumerate(kinds):
+            if at + 1 == len(kinds) or kinds[at + 1] != kind:
+                end = starts[at + 1] if at + 1 < len(kinds) else len(text)
+                if end > begin:
+                    yield text[begin:end], kind
+                begin = end
+
+    def _labelled(self, messages: Conversation) -> tuple[list[int], list[int], list[int], str]:
+        """Return token ids, labels, where each token begins, and the text."""
         pieces = self._pieces(messages)
         contents = (piece.text for piece in pieces if piece.is_content)
         control = next((found[0] for text in contents if (found := self._control.search(text))), "")
@@ -83,7 +103,7 @@ class ChatEncoder:
             labels.append(token if is_in_span else IGNORED)
         if labels:
             labels[0] = IGNORED  # nothing precedes it, also when conversations are packed
-        return ids, labels
+        return ids, labels, starts, _joined(pieces)
 
     def prompt(self, messages: Conversation, *, thinking: bool = False) -> str:
         """Return the text that the next assistant message follows; with `thinking`, it reasons first."""
@@ -93,7 +113,7 @@ class ChatEncoder:
 
     def turn_end(self) -> str:
         """Return the token that closes an assistant message ("" if the template has none)."""
-        return self._leading_added(self._template.frame((Shape("user"), Shape("assistant"))).end)
+        return self._leading_added(self._template.frame((Shape("user"), Shape("assistant"))).end).strip()
 
     def _pieces(self, messages: Conversation) -> list[Piece]:
         shapes = tuple(take_apart(message)[0] for message in messages)
@@ -139,6 +159,10 @@ class ChatEncoder:
         return len(found)
 
     def _leading_added(self, text: str) -> str:
+        """Return the token at the beginning; where it is the one that ends a text, with space before it."""
+        rest, end = text.lstrip(), self.tokenizer.eos_token
+        if end and rest.startswith(end):
+            return text[: len(text) - len(rest) + len(end)]
         return next((token for token in self._added if text.startswith(token)), "")
 
     def _whole(self, text: str) -> Tokens:

@@ -103,17 +103,18 @@ def damage_in(path: Path) -> str | None:
     return None
 
 
-def keep_newest(folder: Path, limit: int) -> None:
-    """Remove all but the newest `limit` checkpoints."""
+def keep_newest(folder: Path, limit: int, every: int = 0) -> None:
+    """Remove all but the newest `limit` checkpoints and those at multiples of `every` steps; 0: no others."""
     for path in sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True)[limit:]:
-        shutil.rmtree(path)
+        if not every or int(path.name.removeprefix(PREFIX)) % every:
+            shutil.rmtree(path)
 
 
 class CheckpointWriter:
     """A background writer of one checkpoint at a time; the next call raises its errors."""
 
-    def __init__(self, folder: Path, limit: int) -> None:
-        self._folder, self._limit = folder, limit
+    def __init__(self, folder: Path, limit: int, every: int = 0) -> None:
+        self._folder, self._limit, self._every = folder, limit, every
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
 
@@ -130,7 +131,7 @@ class CheckpointWriter:
 
     def _write(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
         path = write_checkpoint(self._folder, step, state, files)
-        keep_newest(self._folder, self._limit)
+        keep_newest(self._folder, self._limit, self._every)
         note(f"checkpoint {path}")
 
 

@@ -55,10 +55,14 @@ class BadRecords:
         try:
             return check_conversation(messages, where, self.remarks)
         except NotToLearnError:
-            self.remarks[LEFT_OUT] += 1
+            self.leave_out(where)
         except BadRecordError as error:
             self.add(error)
         return None
+
+    def leave_out(self, where: str) -> None:
+        """Count a record that is marked as not to be learnt."""
+        self.remarks[LEFT_OUT] += 1
 
     def lines(self) -> list[str]:
         """Return the remarks, and the first bad records, as sentences."""

@@ -6,6 +6,7 @@ used, is an error where it holds something.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,12 @@ CONTEXT = frozenset(
     {"input", "context", "history", "passage", "document", "documents", "background", "knowledge"}
 )
 """Columns that may be a part of the question."""
+OWNERS = frozenset(
+    f"{who}{suffix}"
+    for who in ("customer", "client", "user", "account", "person", "member", "patient", "contact", "caller")
+    for suffix in ("", "_id", "id", "_name", "_number", "_uuid")
+) | {"email", "email_address", "phone", "phone_number", "tenant_id", "subscriber_id"}
+"""Columns that name the customer of a conversation, who is the same in all its rows."""
 MOST_LISTED, LONGEST_NAME = 20, 64
 NOT_TEXT = frozenset(
     {"tools", "functions", "image", "images", "audio", "audios", "video", "videos", "reasoning_content"}
@@ -59,6 +66,10 @@ class Columns:
 
     def __getitem__(self, purpose: str) -> str | None:
         return self.chosen[purpose]
+
+    @property
+    def owners(self) -> list[str]:
+        return [column for column in self.unused if column.lower() in OWNERS]
 
     def check_unused(self, row: dict[str, Any], where: str) -> None:
         """Raise RecipeError for content that would be lost, BadRecordError for what cannot be learnt."""
@@ -86,6 +97,28 @@ class Columns:
         if unused := [*ignored, *(column for column in self.unused if column in self.held)]:
             found.append(f"columns not used: {', '.join(map(repr, unused))}")
         return found
+
+
+def add_column_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a script that name columns."""
+    for purpose, guesses in GUESSES.items():
+        parser.add_argument(
+            f"--{purpose}-column",
+            metavar="NAME",
+            help=f"default: guessed ({', '.join(guesses[:4])}{', ...' if len(guesses) > 4 else ''})",
+        )
+    parser.add_argument(
+        "--ignore-column",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="do not use this column, whatever it holds; may be repeated",
+    )
+
+
+def named_columns(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the column that an option names, for each purpose."""
+    return {purpose: getattr(args, f"{purpose}_column") for purpose in GUESSES}
 
 
 def choose_columns(available: list[str], named: dict[str, str | None], ignored: list[str]) -> Columns:

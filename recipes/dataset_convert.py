@@ -19,9 +19,11 @@ from pathlib import Path
 
 from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, write_conversations
-from dataset_columns import GUESSES, choose_columns
+from dataset_columns import add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
-from dataset_rows import FORMATS, open_table
+from dataset_overlap import Known, Overlap, read_known
+from dataset_rows import FORMATS, open_table, place_in
+from personal_data import PersonalData
 from recipe_errors import RecipeError, exit_code, note
 
 
@@ -71,26 +73,34 @@ class Report:
 def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> Report:
     """Read all conversations, and write them where there is an output."""
     table = open_table(args.input, args.format, skip_bad=bad.skip)
-    named = {name: getattr(args, f"{name}_column") for name in GUESSES}
-    columns = choose_columns(table.columns, named, args.ignore_column)
-    report = Report()
+    columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
+    report, personal = Report(), PersonalData()
+    overlap = Overlap(read_known(args.training) if args.training else Known())
 
     def counted() -> Iterator[Conversation]:
-        for messages in read_conversations(table, columns, args.system_prompt, bad):
+        for where, messages in read_conversations(table, columns, args.system_prompt, bad):
             report.conversations += 1
             report.answers += sum(map(is_learnt, messages))
+            place = place_in(where, args.input)
+            personal.add((message["content"] for message in messages), place)
+            overlap.add(messages, place)
             yield messages
         if not report.conversations and (output or not bad.count):
             first = (
                 f", the first: {bad.examples[0]}" if bad.examples else "; all are marked as not to be learnt"
             )
             raise RecipeError(f"{args.input}: no usable conversation{first}")
+        if args.refuse_personal_data and personal.found:
+            raise RecipeError(
+                f"{args.input}: holds {'; '.join(personal.lines())}; remove it, and train again",
+                "or leave out --refuse-personal-data",
+            )
 
     if output is None:
         deque(counted(), maxlen=0)
     else:
         write_conversations(output, counted())
-    report.remarks = [*columns.remarks(args.ignore_column), *bad.lines()]
+    report.remarks = [*columns.remarks(args.ignore_column), *bad.lines(), *personal.lines(), *overlap.lines()]
     return report
 
 
@@ -109,20 +119,19 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=formats, help="default: from the file's ending")
     parser.add_argument("--system-prompt", help="put this system message before every conversation")
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out, count them")
-    parser.add_argument("--check", action="store_true", help="write nothing; print errors and notes as JSON")
-    for purpose, guesses in GUESSES.items():
-        parser.add_argument(
-            f"--{purpose}-column",
-            metavar="NAME",
-            help=f"default: guessed ({', '.join(guesses[:4])}{', ...' if len(guesses) > 4 else ''})",
-        )
     parser.add_argument(
-        "--ignore-column",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="do not use this column, whatever it holds; may be repeated",
+        "--refuse-personal-data",
+        action="store_true",
+        help="fail where e-mail addresses, card numbers, IBANs or telephone numbers are found",
     )
+    parser.add_argument(
+        "--training",
+        metavar="FILE",
+        type=Path,
+        help="the training data, where INPUT is to evaluate on: report what is in both",
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; print errors and notes as JSON")
+    add_column_options(parser)
     return parser
 
 

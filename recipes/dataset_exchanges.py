@@ -13,7 +13,7 @@ from datetime import date, time
 from decimal import Decimal
 from typing import Any
 
-from chat_messages import BadRecordError, Conversation, Message, is_marked_to_learn
+from chat_messages import BadRecordError, Conversation, Message, is_empty, is_marked_to_learn
 from conversations import BadRecords
 from dataset_columns import Columns
 from dataset_rows import Table
@@ -31,14 +31,16 @@ class Group:
     entries: list[tuple[float, str, list[Message]]] = field(default_factory=list)
     systems: dict[str, str] = field(default_factory=dict)
     """The system prompts of its rows, with the place of each."""
+    owners: dict[str, Any] = field(default_factory=dict)
+    """The customer whose conversation it is, by column."""
     is_bad: bool = False
     """Whether one of its rows cannot be used: without it the others are not what was said."""
 
 
 def read_conversations(
     table: Table, columns: Columns, system_prompt: str | None, bad: BadRecords
-) -> Iterator[Conversation]:
-    """Yield the conversations that can be learnt; add each unusable one to `bad`."""
+) -> Iterator[tuple[str, Conversation]]:
+    """Yield the conversations that can be learnt, with their places; add each unusable one to `bad`."""
     drafts = _grouped if columns["conversation"] is not None else _by_row
     for where, draft in drafts(table, columns, bad):
         messages = bad.check(draft, where)
@@ -47,7 +49,7 @@ def read_conversations(
         if system_prompt:
             turns = messages[1:] if messages[0]["role"] == "system" else messages
             messages = [{"role": "system", "content": system_prompt}, *turns]
-        yield messages
+        yield where, messages
 
 
 def _by_row(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[str, Any]]:
@@ -69,6 +71,7 @@ def _grouped(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[
         try:
             columns.check_unused(row, where)
             group = groups.setdefault(_conversation_id(row, columns, where), Group())
+            _check_owner(group, row, columns, where)
             place = _sequence(row, columns, where, len(group.entries))
             group.entries.append((place, where, _messages(row, columns, where)))
             if system := _system(row, columns, where):
@@ -84,6 +87,17 @@ def _grouped(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[
             yield _joined(group, columns)
         except BadRecordError as error:
             bad.add(error)
+
+
+def _check_owner(group: Group, row: dict[str, Any], columns: Columns, where: str) -> None:
+    """Refuse a row of another customer: words of one would become the context of another's."""
+    for column in columns.owners:
+        found = row.get(column)
+        if not is_empty(found) and group.owners.setdefault(column, found) != found:
+            raise BadRecordError(
+                f"{where}: the conversation has another {column!r} in an earlier row; ids of conversations"
+                " must differ between customers"
+            )
 
 
 def _joined(group: Group, columns: Columns) -> tuple[str, list[Message]]:

@@ -34,6 +34,8 @@ class Table:
     path: Path
     columns: list[str]
     reader: Reader
+    count: int
+    """The number of rows that can be read."""
 
     def rows(self, bad: BadRecords) -> Iterator[Row]:
         return self.reader(self.path, bad)
@@ -63,7 +65,12 @@ def open_table(path: Path, file_format: str | None, skip_bad: bool) -> Table:
         if bad.count:
             found = f"all {bad.count} records are bad, the first: {bad.examples[0]}"
         raise RecipeError(f"{path}: {found}; nothing to convert")
-    return Table(path, list(columns), reader)
+    return Table(path, list(columns), reader, count)
+
+
+def place_in(where: str, path: Path) -> str:
+    """Return a place in a file without the file and the column: "line 7"."""
+    return where.removeprefix(f"{path}: ").partition(": ")[0]
 
 
 def _parquet(path: Path, bad: BadRecords) -> Iterator[Row]:

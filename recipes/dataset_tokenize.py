@@ -120,6 +120,9 @@ def run(args: argparse.Namespace) -> int:
         "context": args.context,
         "packed": args.pack,
         "conversations": counts.kept,
+        "truncated": counts.truncated,
+        "dropped": counts.dropped,
+        "without_labels": counts.without_labels,
         "tokens": tokens,
     }
     output = args.output or args.input.with_suffix(".arrow")

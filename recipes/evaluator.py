@@ -24,6 +24,7 @@ from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
+from right_answers import learnt_answers
 from text_scores import Outputs, References, bleu, compare, comparison, exact_match, rouge
 
 with needed_packages():
@@ -32,10 +33,12 @@ with needed_packages():
     from chat_frames import REASONING_END
     from chat_tokens import ChatEncoder, load_tokenizer
     from generation import Generated, generate, losses, perplexity_of_losses, tokens_per_second
-    from lora_model import load_base, precision, with_adapter
+    from lora_model import load_base, with_adapter
+    from precision import precision
     from tokenized_data import Example
 
 SPEED_TOKENS = 64  # per answer when speed is measured
+SHOWN_ANSWERS = 3
 
 SIGNS = {
     "perplexity": "per cent it fell; positive is better",
@@ -74,20 +77,6 @@ def choose_questions(
         question(messages, generator.randrange(count), encoder)
         for messages, count in zip(chosen, turns, strict=True)
     ]
-
-
-def closest_answer(questions: list[Question], texts: Sequence[str]) -> dict[str, Any] | None:
-    """Return the question asked alone whose answer is closest to the real one by ROUGE-L; None without any.
-
-    It shows what a model can do, not how well it does on the whole.
-    """
-    asked = [(one, text, rouge([text], [one.reference])) for one, text in zip(questions, texts, strict=True)]
-    scored = [(score["rougeL"], one, text) for one, text, score in asked if one.is_alone and score]
-    if not scored:
-        return None
-    score, one, text = max(scored, key=lambda each: each[0])
-    found = {"input": one.input, "reference": one.reference, "generated": text}
-    return {**found, "rougeL": score, "among": len(scored)}
 
 
 class Evaluation:
@@ -132,7 +121,6 @@ class Evaluation:
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
             "rouge": rouge(answers.texts, references),
-            "closest_answer": closest_answer(self.questions, answers.texts),
         }
         if self.args.scaling:
             added["scaling"] = self._scaling(model)
@@ -168,6 +156,13 @@ class Evaluation:
             for count in (1, 16)
         )
         return {"one_request": few, "16_requests": many, "percent_of_linear": many / (few * 16) * 100}
+
+    def learnt(self, base: Outputs, finetuned: Outputs) -> dict[str, Any]:
+        """Return which of the questions asked alone only the fine-tuned model answers right."""
+        alone = [place for place, one in enumerate(self.questions) if one.is_alone]
+        asked = [(self.questions[place].input, self.questions[place].reference) for place in alone]
+        answers = ([model.answers[place] for place in alone] for model in (base, finetuned))
+        return learnt_answers(asked, *answers, SHOWN_ANSWERS)
 
     def _answers(self, model: Any, questions: list[Question], max_new_tokens: int) -> Generated:
         prompts = [one.prompt for one in questions]
@@ -217,6 +212,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "details": {
             **evaluation.details(base_added, finetuned_added),
             **evaluation.compared(base_samples, samples),
+            "right_answers": evaluation.learnt(base_samples, samples),
         },
     }
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint import CheckpointWriter, newest_whole
+from checkpoint import Checkpoint, CheckpointWriter, newest_whole
 from recipe_errors import EXIT_OK, EXIT_STOPPED, RecipeError, exit_code, needed_packages, note
 from training_arguments import (
     TrainingArguments,
@@ -37,7 +37,8 @@ with needed_packages():
 
     import training_state
     from chat_tokens import load_tokenizer
-    from lora_model import load_base, precision, with_lora
+    from lora_model import load_base, with_lora
+    from precision import name_of, precision
     from step_times import StepTimes
     from tokenized_data import TokenizedData
     from training_progress import Progress
@@ -89,10 +90,27 @@ class Run:
         return [self.arguments.num_train_epochs, self.arguments.max_steps]
 
 
-def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -> Run:
+def find_checkpoint(arguments: TrainingArguments, workers: Workers) -> Checkpoint | None:
+    """Return the newest complete checkpoint in the output folder, the same in every process."""
+    return workers.from_first(newest_whole(Path(arguments.output_dir)) if workers.is_first else None)
+
+
+def choose_precision(
+    arguments: TrainingArguments, workers: Workers, found: Checkpoint | None
+) -> torch.dtype | None:
+    """Return the same type in every process and, on CPUs, after a resume: each may measure another."""
+    wanted = arguments.mixed_precision
+    if wanted == "auto" and found is not None and workers.device.type == "cpu":
+        wanted = found.state.get("precision", "no")  # earlier releases computed in float32
+    return workers.from_first(precision(wanted))
+
+
+def prepare(
+    arguments: TrainingArguments, workers: Workers, stop: StopRequest, found: Checkpoint | None
+) -> Run:
     """Load data and model; every process does the same with the same seed."""
     data = TokenizedData.open(Path(arguments.data))
-    dtype = precision(arguments.mixed_precision)
+    dtype = choose_precision(arguments, workers, found)
     torch.manual_seed(arguments.seed)
     base = load_base(arguments.model, dtype, arguments.load_in_4bit)
     if data.facts["vocab_size"] > base.get_input_embeddings().num_embeddings:
@@ -102,20 +120,24 @@ def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -
         )
     step = TrainingStep(arguments, workers, data, with_lora(base, arguments), dtype)
     total = total_steps(len(data), arguments.num_train_epochs, arguments.max_steps, step.samples)
-    writer = CheckpointWriter(Path(arguments.output_dir), arguments.save_total_limit)
+    writer = CheckpointWriter(
+        Path(arguments.output_dir), arguments.save_total_limit, arguments.save_keep_every
+    )
     metrics = MetricsFile(Path(arguments.output_dir) / "metrics.jsonl")
     validation = Validation.of(arguments) if workers.is_first else None
     if workers.is_first:
         size = sum(weight.numel() for weight in step.trainable)
-        note(f"{len(data)} rows, {size / 1e6:.2f}M weights to train, {workers.world_size} processes")
+        kind = {"no": "float32"}.get(name_of(dtype), name_of(dtype))
+        note(
+            f"{len(data)} rows, {size / 1e6:.2f}M weights to train, {workers.world_size} processes,"
+            f" computed in {kind}"
+        )
     times = StepTimes.of(workers.rank)
     return Run(arguments, workers, step, Progress(total), writer, metrics, times, validation, stop)
 
 
-def resume(run: Run) -> None:
-    """Continue from the newest complete checkpoint in the output folder, if there is one."""
-    found = newest_whole(Path(run.arguments.output_dir)) if run.workers.is_first else None
-    found = run.workers.from_first(found)
+def resume(run: Run, found: Checkpoint | None) -> None:
+    """Continue from the checkpoint, if there is one."""
     if run.workers.is_first:
         run.metrics.keep_until(found.step if found else 0)
     if found is None:
@@ -162,7 +184,7 @@ def save(run: Run) -> None:
     if not run.workers.is_first or progress.step == progress.saved_step:
         return
     if run.validation is not None:
-        loss = run.validation.loss(run.step.model)
+        loss = run.validation.loss(run.step)
         run.metrics.add({"step": progress.step, "total_steps": progress.total, "valid_loss": loss})
     started = time.monotonic()
     state = {
@@ -171,6 +193,7 @@ def save(run: Run) -> None:
         "total": progress.total,
         "asked": run.asked(),
         "identity": run.identity(),
+        "precision": name_of(run.step.dtype),
     }
     run.writer.save(progress.step, state, training_state.snapshot(run.step))
     progress.saved(time.monotonic() - started)
@@ -186,6 +209,7 @@ def export(run: Run) -> Path:
         write(partial / name)
     load_tokenizer(run.arguments.model).save_pretrained(partial)
     summary = {**run.progress.summary(), "processes": run.workers.world_size}
+    summary["precision"] = name_of(run.step.dtype)
     text = json.dumps(summary | {"arguments": vars(run.arguments)}, indent=1)
     (partial / "training_summary.json").write_text(text + "\n", encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)
@@ -197,9 +221,10 @@ def finetune(arguments: TrainingArguments) -> int:
     with StopRequest() as stop:
         workers = Workers.join()
         try:
-            run = prepare(arguments, workers, stop)
+            found = find_checkpoint(arguments, workers)
+            run = prepare(arguments, workers, stop, found)
             try:
-                return carry_out(run)
+                return carry_out(run, found)
             finally:
                 run.times.close()
                 run.step.close()
@@ -207,8 +232,8 @@ def finetune(arguments: TrainingArguments) -> int:
             workers.leave()
 
 
-def carry_out(run: Run) -> int:
-    resume(run)
+def carry_out(run: Run, found: Checkpoint | None) -> int:
+    resume(run, found)
     finished, is_first = train(run), run.workers.is_first
     if finished and is_first:
         note(f"{export(run)}: adapter written after step {run.progress.step}")

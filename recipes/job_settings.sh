@@ -2,6 +2,7 @@
 # finetune_distributed.sbatch and evaluate.sbatch; every variable can be set before `sbatch`.
 #
 #   DATA    Parquet, CSV, JSON or JSONL file; unset: a small data set is written first
+#   TEST_DATA  such a file to evaluate on; unset: a tenth of DATA
 #   MODEL   local folder or hub id such as Qwen/Qwen3-8B; unset: a tiny one is trained first
 #   OUT     folder for everything the jobs write; unset: one per data file, below CODE
 #   CONFIG  JSON configuration of finetune.py

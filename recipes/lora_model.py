@@ -15,23 +15,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+import lora_layers
+import separate_attention
 from recipe_errors import RecipeError
 from training_arguments import TrainingArguments
 
 transformers.logging.disable_progress_bar()  # a job's log is a file, not a terminal
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of peft
-
-
-def precision(wanted: str) -> torch.dtype | None:
-    """Return the type to compute in; None for plain float32."""
-    gpu = torch.cuda.is_available()
-    if wanted == "auto":
-        if not gpu:
-            return None  # bf16 without hardware for it is many times slower than float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    if wanted == "fp16" and not gpu:
-        raise RecipeError("mixed_precision fp16 needs a GPU; set it to auto, no or bf16")
-    return {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
 
 
 def load_base(model: str, dtype: torch.dtype | None = None, load_in_4bit: bool = False) -> Any:
@@ -64,6 +54,7 @@ def _four_bit(dtype: torch.dtype | None) -> BitsAndBytesConfig:
 
 def with_lora(model: Any, arguments: TrainingArguments) -> Any:
     """Return the model with its weights frozen and new LoRA matrices to train."""
+    separate_attention.use_separate_attention(model)
     if arguments.load_in_4bit:
         model = peft.prepare_model_for_kbit_training(
             model, use_gradient_checkpointing=arguments.gradient_checkpointing
@@ -87,6 +78,7 @@ def with_lora(model: Any, arguments: TrainingArguments) -> Any:
     for weight in model.parameters():
         if weight.requires_grad:  # small updates are lost in 16 bits
             weight.data = weight.data.float()
+    lora_layers.simplify(model)
     return model
 
 

@@ -29,6 +29,8 @@ with needed_packages():
 
     transformers.logging.disable_progress_bar()  # a job's log is a file, not a terminal
 
+SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
+"""A model of so few weights writes nonsense at a higher temperature."""
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 # The turn format of the Qwen models, without tools and without reasoning.
@@ -157,6 +159,7 @@ def run(args: argparse.Namespace) -> int:
             " this model is worse than one trained in full. Allow more seconds, or fewer steps."
         )
     partial = args.output.with_name(f".{args.output.name}.partial")
+    model.generation_config.update(**SAMPLING)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     partial.replace(args.output)

@@ -3,7 +3,8 @@
 
 "InnovationBank" and its customers are invented; the phrases are in bank_topics.json. The same
 seed gives the same file. The CSV has one exchange per row, as an export from a chat tool would:
-`conversation_id`, `turn`, `topic`, `customer`, `advisor`.
+`conversation_id`, `turn`, `topic`, `customer`, `advisor`. With `--test`, a second file asks about
+the same topics in words that the first does not have, to evaluate on.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from recipe_errors import RecipeError, exit_code, note
 
 TOPICS = Path(__file__).with_name("bank_topics.json")
 HEADER = ("conversation_id", "turn", "topic", "customer", "advisor")
-SHARE_WITH_FOLLOW_UP, SHARE_WITH_CLOSING = 0.6, 0.3
+SHARE_WITH_FOLLOW_UP, SHARE_WITH_CLOSING = 0.25, 0.1
 
 Exchange = tuple[str, str]  # customer, advisor
+Row = tuple[str, int, str, str, str]  # as HEADER says
 
 
 def conversation(topic: dict[str, Any], phrases: dict[str, Any], generator: random.Random) -> list[Exchange]:
@@ -51,7 +53,7 @@ def _capital(text: str) -> str:
     return joined + tail[:1].upper() + tail[1:]
 
 
-def rows(count: int, seed: int) -> list[tuple[str, int, str, str, str]]:
+def rows(count: int, seed: int) -> list[Row]:
     """Return all rows of the data set, with topics equally often and in random order."""
     phrases = json.loads(TOPICS.read_text(encoding="utf-8"))
     generator = random.Random(seed)
@@ -64,16 +66,34 @@ def rows(count: int, seed: int) -> list[tuple[str, int, str, str, str]]:
     ]
 
 
+def unseen_rows(seed: int) -> list[Row]:
+    """Return one question in each of the words that `rows` does not use, with its answer."""
+    phrases = json.loads(TOPICS.read_text(encoding="utf-8"))
+    generator = random.Random(seed)
+    asked = [(topic, words) for topic in phrases["topics"] for words in topic["unseen"]]
+    found: list[Row] = []
+    for number, (topic, words) in enumerate(asked, start=1):
+        values = {slot: generator.choice(choices) for slot, choices in phrases["slots"].items()}
+        question, answer = _capital(words.format(**values)), topic["advisor"][0].format(**values)
+        found.append((f"test-{number:04d}", 0, topic["topic"], question, answer))
+    return found
+
+
 def run(args: argparse.Namespace) -> int:
     if args.conversations < 1:
         raise RecipeError(f"--conversations {args.conversations}: at least 1 is needed")
-    table = rows(args.conversations, args.seed)
-    with atomic_text(args.output) as file:
+    write(args.output, rows(args.conversations, args.seed))
+    if args.test is not None:
+        write(args.test, unseen_rows(args.seed))
+    return 0
+
+
+def write(path: Path, table: list[Row]) -> None:
+    with atomic_text(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADER)
         writer.writerows(table)
-    note(f"{args.output}: {args.conversations} conversations, {len(table)} exchanges")
-    return 0
+    note(f"{path}: {len({row[0] for row in table})} conversations, {len(table)} exchanges")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: python3 make_dataset.py --output data/bank.csv --conversations 400",
     )
     parser.add_argument("--output", type=Path, required=True, help="CSV file to write")
+    parser.add_argument("--test", type=Path, help="CSV file to write with the questions in other words")
     parser.add_argument("--conversations", type=int, default=400, help="how many (default 400)")
     parser.add_argument("--seed", type=int, default=42, help="same seed, same file (default 42)")
     return parser

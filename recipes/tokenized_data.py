@@ -95,7 +95,7 @@ def write_rows(path: Path, rows: Iterable[Row], facts: dict[str, Any]) -> int:
 
 @dataclass
 class TokenizedData:
-    """The rows of a tokenised file; `batch` pads the chosen ones to tensors."""
+    """The rows of a tokenised file; `batch` pads the chosen ones to tensors, `joined` puts them in a row."""
 
     table: pyarrow.Table
     facts: dict[str, Any]
@@ -120,11 +120,27 @@ class TokenizedData:
 
     def batch(self, rows: Sequence[int], pad_id: int) -> dict[str, torch.Tensor]:
         """Return one tensor per column, with all rows padded to the longest of them."""
+        return pad_batch(self._rows(rows), pad_id)
+
+    def joined(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the rows as one sequence, for a model with `separate_attention`."""
+        return join_rows(self._rows(rows))
+
+    def _rows(self, rows: Sequence[int]) -> list[Row]:
         names = self.table.column_names
-        return pad_batch(
-            [{name: self.table[name][row].values.to_numpy() for name in names} for row in rows],
-            pad_id,
-        )
+        return [{name: self.table[name][row].values.to_numpy() for name in names} for row in rows]
+
+
+def join_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return all rows as one sequence without padding, with the bounds of its conversations."""
+    ids, labels = (
+        numpy.concatenate([row[name] for row in rows]).astype(numpy.int64) for name in ("input_ids", "labels")
+    )
+    places = [row.get("position_ids", numpy.arange(len(row["input_ids"]))) for row in rows]
+    places = numpy.concatenate(places).astype(numpy.int64)
+    bounds = numpy.append(numpy.flatnonzero(places == 0), len(places)).astype(numpy.int32)
+    batch = {"input_ids": ids[None], "labels": labels[None], "position_ids": places[None]}
+    return {name: torch.from_numpy(part) for name, part in {**batch, "cu_seq_lens_q": bounds}.items()}
 
 
 def pad_batch(rows: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, torch.Tensor]:

@@ -62,7 +62,7 @@ class TrainingArguments:
     load_in_4bit: bool = _key(False, "4-bit NF4 base weights (needs a GPU and bitsandbytes)")
     mixed_precision: str = _key(
         "auto",
-        "auto: bf16 on a GPU that has it, else fp16 on a GPU, else no",
+        "auto: on a GPU bf16, or fp16 where it has none; on a CPU no, or bf16 where measured to be faster",
         choices=("auto", "no", "bf16", "fp16"),
     )
     gradient_checkpointing: bool = _key(False, "less memory for more time")
@@ -71,7 +71,10 @@ class TrainingArguments:
     validation_rows: int = _key(64, "most rows of that file to use", low=1)
 
     save_steps: int = _key(100, "steps between checkpoints; 0: only at the end", low=0)
-    save_total_limit: int = _key(2, "number of checkpoints to keep", low=1)
+    save_total_limit: int = _key(2, "number of newest checkpoints to keep", low=1)
+    save_keep_every: int = _key(
+        0, "keep older checkpoints at multiples of this many steps, too; 0: none", low=0
+    )
     logging_steps: int = _key(10, "steps between progress lines", low=1)
 
 

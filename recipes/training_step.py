@@ -15,9 +15,11 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+import separate_attention
 from chat_tokens import IGNORED
 from tokenized_data import TokenizedData
 from training_arguments import TrainingArguments
+from training_loss import LabelledLoss
 from training_schedule import rows_at
 from workers import Workers
 
@@ -50,6 +52,7 @@ class TrainingStep:
         self.samples = (
             arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * workers.world_size
         )
+        self.loss = LabelledLoss(model)
         self._parallel = model
         if workers.world_size > 1:  # same seed, same folder: nothing to send at the start
             self._parallel = DistributedDataParallel(model, forward_sync_buffers=False, init_sync=False)
@@ -78,7 +81,7 @@ class TrainingStep:
         for number, batch in enumerate(passes, start=1):
             last = number == len(passes)
             with nullcontext() if last or self.workers.world_size == 1 else self._unsynced():
-                loss = self._loss(batch, share)
+                loss = self._loss(batch) / share
                 self.scaler.scale(loss).backward()
             if last and self.workers.world_size > 1:
                 waited += time.monotonic() - self._handed_over  # nothing was left to do but to wait
@@ -92,6 +95,13 @@ class TrainingStep:
         closing it could wait forever for a thread that waits for Python."""
         self._parallel = self.model
 
+    def batch(self, data: TokenizedData, rows: list[int]) -> dict[str, torch.Tensor]:
+        """Return rows as the model takes them, where it is."""
+        if self.model.config._attn_implementation == separate_attention.NAME:
+            return data.joined(rows)
+        batch = data.batch(rows, data.facts["pad_token_id"])
+        return {name: part.to(self.workers.device) for name, part in batch.items()}
+
     def _passes(self, position: int) -> tuple[list[dict[str, torch.Tensor]], int]:
         """Return this process's batches, and the number of their tokens without padding."""
         size, workers = self.arguments.per_device_train_batch_size, self.workers
@@ -99,8 +109,7 @@ class TrainingStep:
         for number in range(self.arguments.gradient_accumulation_steps):
             offset = (number * workers.world_size + workers.rank) * size
             rows = rows_at(position + offset, size, len(self.data), self.arguments.seed)
-            batch = self.data.batch(rows, self.data.facts["pad_token_id"])
-            passes.append({name: part.to(workers.device) for name, part in batch.items()})
+            passes.append(self.batch(self.data, rows))
             tokens += self.data.tokens(rows)
         return passes, tokens
 
@@ -112,10 +121,10 @@ class TrainingStep:
     def _unsynced(self) -> Any:
         return self._parallel.no_sync()
 
-    def _loss(self, batch: dict[str, torch.Tensor], share: float) -> torch.Tensor:
+    def _loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         kind = self.workers.device.type
         with torch.autocast(kind, self.dtype, enabled=self.dtype is not None):
-            return self._parallel(**batch, use_cache=False, num_items_in_batch=share).loss
+            return self.loss.sum(self._parallel, batch)
 
     def _update(self) -> None:
         if self.arguments.max_grad_norm:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from chat_tokens import IGNORED
 from tokenized_data import TokenizedData
 from training_arguments import TrainingArguments
+from training_step import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,13 @@ class Validation:
         return cls(data, min(arguments.validation_rows, len(data)))
 
     @torch.inference_mode()
-    def loss(self, model: Any) -> float:
+    def loss(self, step: TrainingStep) -> float:
         """Return the mean loss per label. The model is in training mode before and after."""
-        model.eval()
+        model = step.model.eval()
         loss_sum, labels = 0.0, 0
         for row in range(self.rows):
-            batch = self.data.batch([row], self.data.facts["pad_token_id"])
-            batch = {name: part.to(model.device) for name, part in batch.items()}
-            loss_sum += model(**batch, use_cache=False, num_items_in_batch=1).loss.item()
+            batch = step.batch(self.data, [row])
+            loss_sum += step.loss.sum(model, batch).item()
             labels += int((batch["labels"] != IGNORED).sum())
         model.train()
         return loss_sum / max(labels, 1)

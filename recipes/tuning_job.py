@@ -155,7 +155,8 @@ def steps(job: Job) -> list[Step]:
     chats, train, test = (folder / f"chats{part}.jsonl" for part in ("", "_train", "_test"))
     found = [_check(job, "training_file", chats)]
     if (folder / "validation_file.jsonl").exists():
-        found = [_check(job, "training_file", train), _check(job, "validation_file", test)]
+        compared = ("--training", str(train))
+        found = [_check(job, "training_file", train), _check(job, "validation_file", test, *compared)]
     else:
         found.append(
             Step(
@@ -182,9 +183,10 @@ def _script(name: str) -> str:
     return str(CODE / name)
 
 
-def _check(job: Job, param: str, output: Path) -> Step:
+def _check(job: Job, param: str, output: Path, *options: str) -> Step:
     source = job.folder / f"{param}.jsonl"
-    command = [_script("dataset_convert.py"), str(source), "--output", str(output)]
+    command = [_script("dataset_convert.py"), str(source), "--output", str(output), *options]
+    command += ["--refuse-personal-data"] if job.settings.get("refuse_personal_data") else []
     name, blame = f"Check the {param.replace('_', ' ')}", (f"invalid_{param}", param)
     return Step(name, output, command, blame, reports=f"{source}: ")
 

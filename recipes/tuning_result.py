@@ -1,4 +1,4 @@
-"""Write the result of a fine-tuning job: the folder that is served, a model card, and a table of metrics.
+"""Write the result of a fine-tuning job: the folder that is served with its card, lineage and metrics.
 
 It reads the output of the steps of tuning_job.py; it trains and measures nothing itself.
 """
@@ -6,7 +6,6 @@ It reads the output of the steps of tuning_job.py; it trains and measures nothin
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from conversations import atomic_text
+from job_record import describe
 
-READ_BYTES = 1 << 20
+NOT_RECORDED = "not_recorded"
 
 
 def pack_result(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `result/` and `metrics.csv`; return the figures of the run."""
+    """Write `result/`, `lineage.json` and `metrics.csv`; return the figures of the run."""
     source = folder / ("merged" if settings["merge"] else "finetune/adapter")
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     metrics = read_metrics(folder / "finetune" / "metrics.jsonl")
@@ -31,10 +31,13 @@ def pack_result(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "conversations": report["details"]["test_conversations"],
     }
     write_csv(folder / "metrics.csv", metrics)
+    lineage = describe(folder, settings, report, metrics)
+    with atomic_text(folder / "lineage.json") as file:
+        json.dump(lineage, file, indent=1)
     result, partial = folder / "result", folder / ".result.partial"
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial)
-    (partial / "README.md").write_text(card(folder, settings, figures), encoding="utf-8")
+    (partial / "README.md").write_text(card(settings, figures, lineage), encoding="utf-8")
     if not settings["merge"]:
         _name_the_base(partial / "adapter_config.json", settings["model_name"])
     shutil.rmtree(result, ignore_errors=True)
@@ -58,32 +61,83 @@ def write_csv(path: Path, metrics: list[dict[str, Any]]) -> None:
         writer.writerows(by_step[step] for step in sorted(by_step))
 
 
-def card(folder: Path, settings: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def card(settings: Mapping[str, Any], figures: Mapping[str, Any], lineage: Mapping[str, Any]) -> str:
     """Return the model card, in the form that model hubs read."""
-    data = folder / "training_file.jsonl"
     kind = "Merged weights" if settings["merge"] else "LoRA adapter"
-    shown = {**settings["arguments"], "context": settings["context"], "packing": settings["packing"]}
-    rows = "\n".join(f"| {name} | {value} |" for name, value in shown.items())
+    base = lineage["base"]
+    license_line = f"license: {json.dumps(base['license'])}\n" if "license" in base else ""
     return f"""---
 base_model: {settings["model_name"]}
-tags: [lora, fine-tuned]
+{license_line}tags: [lora, fine-tuned]
 ---
 # {settings["name"]}
 
-{kind}, fine-tuned from {settings["model_name"]} (weights {settings["model_digest"] or "not hashed"}).
+{kind}, fine-tuned from {settings["model_name"]}.
 
-| | |
+| base model | |
 |---|---|
-| training data | {data.stat().st_size} bytes, SHA-256 {_sha256(data)} |
+| name | {settings["model_name"]} |
+| license | {_cell(base.get("license"))} |
+| SHA-256 of the weights | {_cell(base.get("sha256"))} |
+
+| data | |
+|---|---|
+{_table(_data_rows(lineage["data"]))}
+
+| evaluation on held-out conversations | |
+|---|---|
+| conversations | {figures["conversations"]} |
+| perplexity of the base | {figures["base_perplexity"]:.4f} |
+| perplexity of this model | {figures["fine_tuned_perplexity"]:.4f} |
+
+| training | |
+|---|---|
 | trained tokens | {figures["trained_tokens"]} |
-| validation conversations | {figures["conversations"]} |
-| perplexity of the base on them | {figures["base_perplexity"]:.4f} |
-| perplexity of this model on them | {figures["fine_tuned_perplexity"]:.4f} |
-
-| setting | value |
-|---|---|
-{rows}
+{_table(_training_rows(lineage))}
 """
+
+
+def _data_rows(data: Mapping[str, Any]) -> dict[str, Any]:
+    source, held_out = data["source"], data["split"]["held_out"]
+    split = (
+        f"split off with seed {data['split']['seed']}" if held_out == "tenth" else "from a file of its own"
+    )
+    rows = {
+        "training file": f"{source['bytes']} bytes, SHA-256 {source['sha256']}",
+        "trained on": _part(data.get("training")),
+        "held out": f"{_part(data.get('held_out'))}, {split}",
+    }
+    if "validation_source" in data:
+        rows["validation file"] = f"SHA-256 {data['validation_source']['sha256']}"
+    return rows | {f"left out: {name}": count for name, count in data["left_out"].items() if count}
+
+
+def _part(part: Mapping[str, Any] | None) -> str:
+    return f"{part['rows']} conversations, SHA-256 {part['sha256']}" if part else NOT_RECORDED
+
+
+def _training_rows(lineage: Mapping[str, Any]) -> dict[str, Any]:
+    machine = lineage["machine"]
+    kept = [str(each["step"]) for each in lineage["checkpoints"] if each["is_kept"]]
+    return {
+        "recipe": f"SHA-256 {lineage['recipe']['sha256']}",
+        **{name: version for name, version in lineage["recipe"]["packages"].items()},
+        "processor": machine["processor"],
+        "device": machine["device"],
+        "nodes, processes": f"{machine['node_count']}, {machine['processes']}",
+        "checkpoints that are kept": ", ".join(kept),
+        **lineage["settings"],
+    }
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    return "\n".join(f"| {name} | {_cell(value)} |" for name, value in rows.items())
+
+
+def _cell(value: Any) -> str:
+    """Return the text of a cell of a table, on one line whatever it holds."""
+    text = " ".join(str("" if value is None else value).split())
+    return text.replace("|", "\\|") or NOT_RECORDED
 
 
 def _name_the_base(config: Path, name: str) -> None:
@@ -91,11 +145,3 @@ def _name_the_base(config: Path, name: str) -> None:
     content = json.loads(config.read_text(encoding="utf-8"))
     content["base_model_name_or_path"] = name
     config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()

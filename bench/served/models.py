@@ -1,4 +1,4 @@
-"""Make the measured models: the recipes' tiny one, and random weights in the shape of published ones.
+"""Make the measured models: the recipes' tiny one, one of a folder, and random weights in published shapes.
 
 Speed depends on shapes, not on the values of weights. Each comes with a LoRA adapter on all its projections,
 and as a third model that has the adapter in its weights. 16-bit weights, as models are published.
@@ -53,10 +53,11 @@ class Weights:
 
 
 def make(kind: str, tiny: Path, folder: Path) -> Weights:
-    """Write the three forms below `folder`; `tiny` is the folder of the tiny model."""
+    """Write the three forms below `folder`; `tiny` is the folder of the tiny model, and `kind` may be one."""
     torch.manual_seed(0)
     model: Any  # the libraries' types do not allow it
-    if kind == "tiny":
+    if kind not in SHAPES:
+        tiny = tiny if kind == "tiny" else Path(kind)
         model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16)
     else:
         model = _random(kind, AutoTokenizer.from_pretrained(tiny))

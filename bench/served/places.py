@@ -1,6 +1,7 @@
 """The measured servers: pods like a deployment's, on an engine of their own, and their clients."""
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from served.models import CONTEXT, Weights
+from served.models import CONTEXT, LORA, Weights
 
 from neocloud.engines.base import Engine, PodPhase, Reference
 from neocloud.engines.manifest import Pod
@@ -43,6 +44,8 @@ class Machine:
     cpus: int
     memory_mib: int
     gpus: int = 0
+    merged_mib: int = 0
+    """For weights with an adapter in them, as the plan of a deployment leaves it."""
 
 
 def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None = None) -> Pod:
@@ -55,6 +58,8 @@ def engine_pod(name: str, machine: Machine, model: Path, adapters: Path | None =
         gpus=machine.gpus,
         max_adapters=ADAPTERS if adapters else 0,
         adapter_rank=LARGEST_RANK,
+        merged_mib=machine.merged_mib,
+        adapted_modules=tuple(LORA["target_modules"]) if adapters else (),
     )
     replica = ReplicaView(
         name=name,
@@ -102,10 +107,11 @@ class Place:
         words = range(3, self.vocabulary)
         return [random.choices(words, k=self.prompt_tokens) for _ in range(count)]
 
-    async def engine_speed(self, model: str, at_once: int) -> float:
-        """Return new tokens/s over simultaneous requests."""
+    async def engine_speed(self, models: Sequence[str], at_once: int) -> float:
+        """Return new tokens/s over simultaneous requests, to these models in turn."""
         length = {"max_tokens": self.tokens, "temperature": 0, "ignore_eos": True}
-        requests = [{"model": model, "prompt": prompt, **length} for prompt in self.prompts(at_once)]
+        prompts = zip(itertools.cycle(models), self.prompts(at_once), strict=False)
+        requests = [{"model": model, "prompt": prompt, **length} for model, prompt in prompts]
         started = time.monotonic()
         answers = await asyncio.gather(*(self._post("/v1/completions", one) for one in requests))
         seconds = time.monotonic() - started

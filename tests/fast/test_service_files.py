@@ -53,6 +53,8 @@ OTHERS = {
         "roles_page.py": "the generator of docs/reference/roles.md",
     },
     "inference": {
+        "architectures.py": "the models that the model server can load: reconcilers refuse others",
+        "architectures.txt": "their names",
         "model_server_key.py": "the key between gateway and model servers",
         "gateway_link.py": "what gateway and control plane tell each other",
     },
@@ -86,7 +88,10 @@ OTHERS = {
         "object_writes.py": "writes objects for other services, as the account that asked",
         "report.py": "the report for the operator in neo status",
     },
-    "tuning": {"work_folder.py": "the folder that a job shares with its recipe"},
+    "tuning": {
+        "estimates.py": "settings and duration of a job that is not created yet",
+        "work_folder.py": "the folder that a job shares with its recipe",
+    },
     "vpc": {"defaults.py": "what a new project starts with"},
 }
 """More names, each with its reason."""

@@ -55,6 +55,9 @@ class Gateway:
         """Return the answer as JSON. Raises ClientError with the gateway's message."""
         return self._checked("POST", path, body)
 
+    def delete(self, path: str) -> Any:
+        return self._checked("DELETE", path, None)
+
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[Any]:
         """Iterate over the chunks of a streamed answer as they arrive."""
         with self._sent("POST", path, {**body, "stream": True}) as response:

@@ -18,6 +18,10 @@ from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavai
 
 HEARD_SECONDS = 30.0
 """The long poll is answered within 20 s. One that was not heard for this long is asked about each request."""
+RENEWED_SHARE = 0.7
+"""An answer that is renewed is asked for again after so much of its time."""
+MAX_RENEWED = 64
+"""Answers that are renewed without a request: those that were used last."""
 MAX_KNOWN = 20_000
 """Answers that are kept. Beyond that, those that were used longest ago are dropped."""
 logger = logging.getLogger(__name__)
@@ -88,6 +92,9 @@ class AnswerTimes:
     """The age at which the question is asked early, for the next request; this one does not wait."""
     known_wait_seconds: float | None = None
     """Something that is known waits no longer for a control plane that does not respond."""
+    renewed_seconds: float | None = None
+    """So long after it was last used, an answer is among those to be renewed, so that the next request does
+    not wait either. It is used no longer for that."""
     max_questions: int | None = None
     """Questions at a time. A client that sends unknown keys cannot cause more."""
 
@@ -107,6 +114,8 @@ class AnswerCache(Generic[_Key, _Value]):
         self._staleness, self._times, self._away = staleness, times, away
         self._known: LRUCache[_Key, _Known[_Value]] = LRUCache(MAX_KNOWN)
         self._questions: dict[_Key, asyncio.Task[_Value | None]] = {}
+        self._used_at: dict[_Key, float] = {}
+        """When a request last used the answers to be renewed, the newest at the end."""
         self._epoch = 0
         self.answer_count = 0
         """Answers that were kept since the start."""
@@ -130,12 +139,12 @@ class AnswerCache(Generic[_Key, _Value]):
         found = self._known.get(key)
         if found is not None and self._is_fresh(found):
             self._ask_early(key, found, ask)
-            return found.value
+            return self._used(key, found.value)
         late = ControlPlaneUnavailable(f"no answer within {self._times.known_wait_seconds} s")
         wait_seconds = self._times.known_wait_seconds if self._is_usable(found, late) else None
         try:
             async with asyncio.timeout(wait_seconds):
-                return await asyncio.shield(self._question(key, ask))
+                return self._used(key, await asyncio.shield(self._question(key, ask)))
         except TimeoutError:
             error = late
         except ControlPlaneUnavailable as unavailable:
@@ -145,6 +154,23 @@ class AnswerCache(Generic[_Key, _Value]):
         if newest is None or not self._is_usable(newest, error):
             raise error
         return newest.value
+
+    def due(self) -> list[tuple[_Key, _Value]]:
+        """Return what is to be renewed: in use and about to be too old. The rest waits for requests."""
+        now, found = self._monotonic(), list[tuple[_Key, _Value]]()
+        for key, used_at in list(self._used_at.items()):
+            known = self._known.get(key)
+            is_over = now - used_at > (self._times.renewed_seconds or 0.0)
+            if is_over or known is None or known.value is None or not self._is_fresh(known):
+                del self._used_at[key]
+            elif now - known.asked_at >= RENEWED_SHARE * self._times.seconds and key not in self._questions:
+                found.append((key, known.value))
+        return found
+
+    def renew(self, key: _Key, ask: Callable[[], Awaitable[_Value | None]]) -> None:
+        """Ask for the next requests. Requests that come meanwhile wait for the same answer."""
+        if key not in self._questions and not self._is_full():
+            self._question(key, ask)
 
     def restore(self, key: _Key, value: _Value, age: float) -> None:
         """Know an answer of an earlier process. It is used only where the control plane does not answer."""
@@ -176,6 +202,14 @@ class AnswerCache(Generic[_Key, _Value]):
             return
         if key in self._questions or not self._is_full():
             self._question(key, ask)
+
+    def _used(self, key: _Key, value: _Value | None) -> _Value | None:
+        if self._times.renewed_seconds is not None and value is not None:
+            self._used_at.pop(key, None)
+            self._used_at[key] = self._monotonic()
+            if len(self._used_at) > MAX_RENEWED:
+                del self._used_at[next(iter(self._used_at))]
+        return value
 
     def _is_full(self) -> bool:
         most = self._times.max_questions

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,6 +52,8 @@ class Caller:
     """Proof of its token, by which the control plane admits it again, for example while a batch runs."""
     is_operator: bool = False
     """It may see what all tenants do."""
+    renew_until: float = 0.0
+    """Until then, in seconds of the wall clock, the proof admits only while the token does."""
 
     def may(self, permission: str, project_id: str) -> bool:
         return permission in self.grants.get(project_id, ())
@@ -79,6 +81,9 @@ class Caller:
 
 
 INVALID_KEY_SECONDS = 2.0
+RENEWED_SECONDS = 300.0
+"""So long after its last request, a caller is asked about again before its answer is too old."""
+RENEW_CHECK_SECONDS = 1.0
 SAVE_SECONDS = 5.0
 MAX_LOOKUPS = 256
 """Concurrent lookups at the control plane. A client that sends unknown keys cannot cause more."""
@@ -98,6 +103,7 @@ class Authenticator:
             INVALID_KEY_SECONDS,
             early_seconds=settings.admit_seconds / 2,
             known_wait_seconds=LOOKUP_TIMEOUT_SECONDS,
+            renewed_seconds=RENEWED_SECONDS,
             max_questions=MAX_LOOKUPS,
         )
         away = AwayLog(logger, "known callers are served for a while")
@@ -129,6 +135,22 @@ class Authenticator:
 
         problem, expected = "Callers could not be saved", (OSError,)
         await every(SAVE_SECONDS, save, problem, self._clock, expected=expected, is_first_now=False)
+
+    async def renew_periodically(self) -> None:
+        """Ask again about callers that pause, so that their next request does not wait. It is done by proof,
+        since tokens are not kept, and no answer is used for longer because of it."""
+
+        async def renew() -> None:
+            now = self._clock.now().timestamp()
+            for digest, caller in self._callers.due():
+                if caller.proof and now < caller.renew_until - self._settings.admit_seconds:
+                    self._callers.renew(digest, lambda caller=caller: self._renewed(caller))
+
+        await every(RENEW_CHECK_SECONDS, renew, "Callers could not be renewed", self._clock)
+
+    async def _renewed(self, caller: Caller) -> Caller | None:
+        found = await self._admit("", caller.proof)
+        return found and replace(found, renew_until=caller.renew_until)
 
     async def authenticate(self, authorization: str) -> Caller:
         """Return the caller of an Authorization header. Raises OpenAiError 401, or 503 when it cannot
@@ -182,6 +204,7 @@ def _caller_from(response: AdmitResponse) -> Caller:
         grants={grant.project_id: frozenset(grant.permissions) for grant in response.grants},
         proof=response.proof,
         is_operator=response.is_operator,
+        renew_until=response.renew_until.ToDatetime(UTC).timestamp(),
     )
 
 

@@ -163,6 +163,7 @@ class Gateway:
             asyncio.create_task(self.proxy.stop_silent_periodically()),
             asyncio.create_task(self.proxy.recheck_access_periodically()),
             asyncio.create_task(self.authenticator.save_periodically()),
+            asyncio.create_task(self.authenticator.renew_periodically()),
         ]
         await self.objects.start()
         try:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,11 @@ class FakeControlPlane:
         caller = self.callers.get(request.token) or by_proof.get(request.proof)
         if caller is None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such token")
-        return caller
+        answer = AdmitResponse()
+        answer.CopyFrom(caller)
+        if request.token:
+            answer.renew_until.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
+        return answer
 
     def _list_routes(self, request: ListRoutesRequest, context: grpc.ServicerContext) -> Message:
         with self._changed:

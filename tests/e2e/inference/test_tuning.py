@@ -1,5 +1,6 @@
 """AIS-13: a file becomes a model that is called by its name, although its pod is killed."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,18 @@ def wait_until_ended(served: Served, job_id: str) -> None:
     wait_until(lambda: state_of(served, job_id) in ends, "the job has ended", seconds=480)
 
 
+def lineage_when(served: Served, name: str, kind: str) -> Any:
+    """Return the lineage of a model once it has a node of this type."""
+    found: list[Any] = []
+
+    def has_node() -> bool:
+        found.append(json.loads(served.cloud.neo("model", "lineage", name, "--output", "json").stdout))
+        return any(node["type"] == kind for node in found[-1]["nodes"])
+
+    wait_until(has_node, f"there is a node {kind}")
+    return found[-1]
+
+
 @pytest.mark.long
 def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, tmp_path: Path) -> None:
     cloud, data = served.cloud, tmp_path / "bank.csv"
@@ -72,6 +85,14 @@ def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, 
     status, answer = chat(served.gateway, name, served.token())
     assert status == 200, answer
     assert answer["model"] == name
+    graph = lineage_when(served, name, "TOKENS")
+    facts = {(node["type"], each["name"]): each["value"] for node in graph["nodes"] for each in node["facts"]}
+    assert facts["DEPLOYMENT", "runs_on"] and facts["JOB", "attempts"] == "2" and facts["JOB", "recipe"]
+    [data_set] = [node for node in graph["nodes"] if node["type"] == "DATA_SET"]
+    assert data_set["digest"] == graph["record"]["training_data"]["sha256"] and "not_recorded" not in data_set
+    assert any(node["type"] == "CHECKPOINT" and node["state"] == "kept" for node in graph["nodes"])
+    listed = json.loads(cloud.neo("model", "list", "--trained-on", data_set["id"], "-o", "json").stdout)
+    assert [each["metadata"]["name"] for each in listed] == [name]
     cloud.neo("tuning", "job", "delete", job_id, "--yes")
     assert chat(served.gateway, name, served.token())[0] == 200, "the model outlives its job"
     cloud.neo("model", "delete", name)

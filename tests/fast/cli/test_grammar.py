@@ -44,7 +44,11 @@ def test_every_delete_takes_yes() -> None:
 
 def test_every_delete_of_what_may_run_can_be_forced() -> None:
     forced = {path for path in verbs("delete") if "--force" in options(leaves()[path])}
-    run_nothing = {("neo", "user", "delete"), ("neo", "fleet", "maintenance", "delete")}
+    run_nothing = {
+        ("neo", "user", "delete"),
+        ("neo", "fleet", "maintenance", "delete"),
+        ("neo", "tuning", "file", "delete"),
+    }
     assert set(verbs("delete")) - forced == run_nothing
 
 

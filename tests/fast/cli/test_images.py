@@ -109,6 +109,36 @@ def test_an_interrupted_build_cleans_up_and_counts_as_not_built(recipe: Path, ho
     assert images.built_version("slurm", home) == ""
 
 
+MEETS = """
+name = pathlib.Path(sys.argv[0]).parent.name
+(home / name).touch()
+while not all((home / each).exists() for each in ("jail", "slurm")):
+    time.sleep(0.01)
+print(f"[{name} 1/1] met", flush=True)
+"""
+
+
+def second(recipe: Path, text: str) -> None:
+    (recipe.parents[1] / "jail").mkdir()
+    (recipe.parents[1] / "jail" / "build").write_text(text)
+
+
+def test_two_images_are_built_at_the_same_time(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + MEETS)
+    second(recipe, HEAD + MEETS)
+    shown: list[str] = []
+    images.build_images(["jail", "slurm"], home, shown.append)
+    assert sorted(shown) == ["jail: met", "slurm: met"]
+
+
+def test_where_one_of_two_builds_fails_the_other_stops_and_cleans_up(recipe: Path, home: Path) -> None:
+    recipe.write_text(HEAD + HANGS)
+    second(recipe, HEAD + "while not (home / 'pid').exists(): time.sleep(0.01)\n" + FAILS)
+    with pytest.raises(ClientError, match="Building the image jail failed: mmdebstrap is missing"):
+        images.build_images(["jail", "slurm"], home, lambda line: None)
+    assert (home / "images" / "cleaned").exists()
+
+
 def test_a_forced_build_starts_from_nothing(recipe: Path, home: Path) -> None:
     recipe.write_text(HEAD + "print(sys.argv[3:])")
     shown: list[str] = []
@@ -120,11 +150,11 @@ def test_a_forced_build_starts_from_nothing(recipe: Path, home: Path) -> None:
 def test_what_only_some_need_is_not_built_by_up(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`neo up` must not wait for disks of machines."""
     recipe.touch()
-    for name in ("launcher", "machine", "metrics"):
+    for name in ("launcher", "machine", "metrics", "smollm2"):
         (recipe.parents[1] / name).mkdir()
         (recipe.parents[1] / name / "build").touch()
     assert images.image_names() == ["slurm"]
-    assert images.all_image_names() == ["launcher", "machine", "metrics", "slurm"]
+    assert images.all_image_names() == ["launcher", "machine", "metrics", "slurm", "smollm2"]
 
 
 def test_an_unknown_image_lists_the_known_ones(recipe: Path, neo: Neo) -> None:

@@ -1,7 +1,10 @@
 """`neo tune --serve`: what is checked before the training, and how base and new model are called after it."""
 
+import hashlib
+import io
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from neocloud.cli.commands.tuning import serving, tune
+from neocloud.cli.storage import session
 from neocloud.core import contract
 from tests.fast.cli.conftest import Neo, Ran
 from tests.fast.cli.fake_control_plane import PROJECT, FakeServer, operation
@@ -173,6 +177,53 @@ def test_the_folder_of_a_bucket_to_write_to_is_named(signed_in: Neo, cloud_with_
     assert ran.code == 0, ran.err
     [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
     assert request.spec.output == "s3://data-sets/models"
+
+
+CONFIGURATION = {"suffix": "desk", "seed": 7, "hyperparameters": {"n_epochs": 3, "lora_r": 8}}
+
+
+def spec_of(ran: Ran, cloud: Cloud) -> Any:
+    assert ran.code == 0, ran.err
+    return cloud.server.asked(f"{JOBS}/Create")[-1].spec
+
+
+def test_a_configuration_sets_what_no_option_does(
+    tuned: Tuned, cloud_with_jobs: Cloud, tmp_path: Path
+) -> None:
+    config = tmp_path / "bank.json"
+    config.write_text(json.dumps(CONFIGURATION))
+    spec = spec_of(tuned("--config", str(config), "--epochs", "5"), cloud_with_jobs)
+    used = spec.hyperparameters
+    assert (spec.suffix, spec.seed, used.n_epochs, used.lora_r) == ("desk", 7, 5, 8)
+    digest = hashlib.sha256(config.read_bytes()).hexdigest()
+    assert spec.job_metadata == {"config": str(config), "config_sha256": digest}
+    assert not spec_of(tuned(), cloud_with_jobs).job_metadata
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"training_file": "file-1"}', '{"hyperparameters": {"epochs": 1}}', "{}" + " " * 70_000],
+)
+def test_another_document_is_no_configuration(
+    tuned: Tuned, cloud_with_jobs: Cloud, tmp_path: Path, text: str
+) -> None:
+    config = tmp_path / "bank.json"
+    config.write_text(text)
+    assert tuned("--config", str(config)).code == 2 and not cloud_with_jobs.has_trained
+
+
+def test_the_version_of_a_configuration_in_a_bucket_is_named(
+    tuned: Tuned, cloud_with_jobs: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Versioned:
+        def get_object(self, **place: str) -> dict[str, Any]:
+            assert place == {"Bucket": "configs", "Key": "bank.json"}
+            return {"Body": io.BytesIO(json.dumps(CONFIGURATION).encode()), "VersionId": "v7"}
+
+    monkeypatch.setattr(session, "s3_session", lambda *_, **__: nullcontext(Versioned()))
+    spec = spec_of(tuned("--config", "s3://configs/bank.json"), cloud_with_jobs)
+    assert spec.suffix == "desk" and spec.job_metadata["config"] == "s3://configs/bank.json"
+    assert spec.job_metadata["config_version"] == "v7"
 
 
 @pytest.mark.parametrize(("options", "count"), [((), 1), (("--merge",), 2)])

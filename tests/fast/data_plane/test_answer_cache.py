@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from neocloud.data_plane.answer_cache import (
+    MAX_RENEWED,
     AnswerAge,
     AnswerCache,
     AnswerTimes,
@@ -100,6 +101,68 @@ async def test_a_known_caller_does_not_wait_for_a_slow_control_plane() -> None:
     asked.gate.clear()
     assert await asked.find() == "right"
     asked.gate.set()
+
+
+def renewing(*, renewed_seconds: float = 300.0) -> Asked:
+    return Asked(AnswerTimes(10.0, 2.0, renewed_seconds=renewed_seconds, max_questions=2))
+
+
+async def test_an_answer_in_use_is_renewed_before_it_is_too_old_and_nobody_waits() -> None:
+    asked = renewing()
+    assert await asked.find() == "right" and asked.cache.due() == []
+    for _ in range(20):
+        await asked.clock.advance(8)
+        assert asked.cache.due() == [("key", "right")]
+        asked.cache.renew("key", asked.ask)
+        assert asked.cache.due() == []  # it is being asked for
+        while asked.cache._questions:
+            await asyncio.sleep(0)
+    assert asked.cache.get("key") == "right" and asked.count == 21
+
+
+async def test_a_right_that_ended_ends_with_the_renewal() -> None:
+    asked = renewing()
+    await asked.find()
+    await asked.clock.advance(8)
+    asked.answer = None
+    asked.cache.renew("key", asked.ask)
+    while asked.cache._questions:
+        await asyncio.sleep(0)
+    assert await asked.find() is None and asked.count == 2 and asked.cache.due() == []
+
+
+@pytest.mark.parametrize("seconds", [11.0, 301.0])
+async def test_what_is_too_old_or_rests_is_not_renewed(seconds: float) -> None:
+    """While the control plane is away, it is not asked over and over for nobody."""
+    asked = renewing()
+    await asked.find()
+    await asked.clock.advance(seconds)
+    assert asked.cache.due() == []
+    await asked.clock.advance(-3)
+    assert asked.cache.due() == []
+
+
+async def test_renewals_do_not_prolong_the_time_for_which_there_are_renewals() -> None:
+    asked = renewing(renewed_seconds=20.0)
+    await asked.find()
+    for _ in range(2):
+        await asked.clock.advance(8)
+        asked.cache.renew("key", asked.ask)
+        while asked.cache._questions:
+            await asyncio.sleep(0)
+    await asked.clock.advance(8)
+    assert asked.cache.due() == [] and asked.count == 3
+
+
+async def test_only_the_answers_that_were_used_last_are_renewed() -> None:
+    asked = renewing()
+    for number in range(MAX_RENEWED + 5):
+        await asked.find(str(number))
+    await asked.find("5")
+    await asked.find("another")
+    await asked.clock.advance(8)
+    due = [key for key, _ in asked.cache.due()]
+    assert len(due) == MAX_RENEWED and due[-2:] == ["5", "another"] and "6" not in due
 
 
 async def test_a_restored_answer_is_asked_for_and_counts_only_while_away() -> None:

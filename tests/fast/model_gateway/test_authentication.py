@@ -1,13 +1,14 @@
 """AIS-01: keys are remembered for seconds, minutes while nobody can be asked, and never kept."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from neocloud.messages.neocloud.inference.v1 import AdmitResponse
 
-from neocloud.core import contract
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.authentication import Authenticator
@@ -23,15 +24,19 @@ class ControlPlane:
         self.asked = 0
         self.is_away = False
         self.entry = {"good"}
+        self.renew_until: datetime | None = None
 
     async def admit(self, token: str = "", *, proof: str = "") -> Any:
         self.asked += 1
         await asyncio.sleep(0)
         if self.is_away:
             raise ControlPlaneUnavailable("away")
-        if token not in self.entry:
+        if (token or proof[::-1]) not in self.entry:
             raise InvalidToken
-        return contract.message("neocloud.inference.v1.AdmitResponse")(subject_id="s", tenant_id="t")
+        answer = AdmitResponse(subject_id="s", tenant_id="t", proof=proof or token[::-1])
+        if token and self.renew_until is not None:
+            answer.renew_until.FromDatetime(self.renew_until)
+        return answer
 
     async def list_routes(self, version: str, wait_seconds: int) -> Any: ...
 
@@ -105,6 +110,64 @@ async def test_the_last_word_holds_for_minutes_while_nobody_can_be_asked(
     assert await status_of(authenticator, "Bearer good") == 503
     plane.is_away = False
     assert await status_of(authenticator, "Bearer good") == 200
+
+
+@pytest.fixture
+async def renewing(authenticator: Authenticator, clock: FakeClock) -> AsyncIterator[Authenticator]:
+    """The loop that asks again about callers that pause runs."""
+    loop = asyncio.create_task(authenticator.renew_periodically())
+    yield authenticator
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+
+
+async def pause(clock: FakeClock, seconds: int) -> None:
+    for _ in range(seconds):
+        await clock.advance(1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_a_caller_that_pauses_does_not_wait_when_it_comes_back(
+    renewing: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    plane.renew_until = clock.now() + timedelta(hours=1)
+    await renewing.authenticate("Bearer good")
+    await pause(clock, 60)
+    asked = plane.asked
+    assert await status_of(renewing, "Bearer good") == 200
+    assert plane.asked == asked <= 1 + 60 / (SETTINGS.admit_seconds * 0.7)
+
+
+async def test_a_key_that_is_revoked_in_a_pause_ends_within_seconds(
+    renewing: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    plane.renew_until = clock.now() + timedelta(hours=1)
+    await renewing.authenticate("Bearer good")
+    await pause(clock, 30)
+    plane.entry.clear()
+    await pause(clock, int(SETTINGS.admit_seconds) + 1)
+    assert await status_of(renewing, "Bearer good") == 401
+
+
+async def test_the_proof_does_not_outlive_the_token(
+    renewing: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    """Work by proof may continue when the token ends; a request with the token may not."""
+    plane.renew_until = clock.now() + timedelta(seconds=30)
+    await renewing.authenticate("Bearer good")
+    await pause(clock, 30)
+    asked, plane.entry = plane.asked, {"of others"}
+    assert await status_of(renewing, "Bearer good") == 401 and plane.asked == asked + 1
+
+
+async def test_without_a_time_the_token_is_asked_for(
+    renewing: Authenticator, plane: ControlPlane, clock: FakeClock
+) -> None:
+    """A control plane of an earlier release does not say when the token ends."""
+    await renewing.authenticate("Bearer good")
+    await pause(clock, 30)
+    assert plane.asked == 1
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic good", "good", "Bearer " + "x" * 20_000])

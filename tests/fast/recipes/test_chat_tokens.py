@@ -59,6 +59,17 @@ def test_a_reasoning_block_of_the_template_is_not_learnt(encoder: ChatEncoder) -
     assert encoder.prompt(CHATS[0][:3]).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
+def test_an_end_token_after_a_space_is_learnt(encoder: ChatEncoder) -> None:
+    """Llama 2 writes its turns so; without its end token a model does not learn to stop."""
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
+        "{% if m.role == 'assistant' %} {{ eos_token }}{% endif %}\n{% endfor %}"
+    )
+    end = encoder.tokenizer.eos_token
+    said = [each["content"] for each in CHATS[0]]
+    assert spoken(encoder, CHATS[0]) == f"{said[1]} {end}{said[3]} {end}" and encoder.turn_end() == end
+
+
 def test_a_prompt_and_its_answer_are_what_training_saw(encoder: ChatEncoder) -> None:
     ids, _ = encoder.encode(CHATS[0])
     prompt = encoder.prompt(CHATS[0][:3])

@@ -1,4 +1,4 @@
-"""CKPT-01, CKPT-06: a checkpoint is whole or passed over; the newest few are kept."""
+"""CKPT-01, CKPT-06: a checkpoint is whole or passed over; the newest few are kept, and older ones beside."""
 
 from __future__ import annotations
 
@@ -90,6 +90,14 @@ def test_the_background_writer_keeps_only_the_newest(tmp_path: Path) -> None:
         "checkpoint-000002",
         "checkpoint-000003",
     ]
+
+
+def test_older_ones_at_multiples_of_so_many_steps_stay(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, limit=2, every=20)
+    for step in range(5, 55, 5):
+        writer.save(step, {}, {"a": write_a})
+    writer.wait()
+    assert sorted(int(path.name[-6:]) for path in tmp_path.iterdir()) == [20, 40, 45, 50]
 
 
 def test_a_failed_write_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:

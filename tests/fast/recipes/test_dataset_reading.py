@@ -259,6 +259,20 @@ def test_unrelated_rows_are_never_one_conversation(
     assert reader.texts(path, "--skip-bad") == [["Hi 0", "Hello"]]
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_a_conversation_id_that_two_customers_share_is_refused(
+    tmp_path: Path, reader: Reader, name: str
+) -> None:
+    """Numbers that begin again for each customer: the words of one would be context of the other's."""
+    rows = [
+        {"session_id": 1, "customer_id": "c1", "question": "My PIN is 1234", "answer": "Noted"},
+        {"session_id": 1, "customer_id": "c2", "question": "What is my PIN?", "answer": "1234"},
+    ]
+    assert "another 'customer_id' in an earlier row" in reader.refusal(write(tmp_path, name, rows))
+    assert len(reader.learnt(write(tmp_path, name, [{**row, "customer_id": "c1"} for row in rows]))) == 1
+    assert len(reader.learnt(write(tmp_path, name, [rows[0], {**rows[1], "session_id": 2}]))) == 2
+
+
 @pytest.mark.parametrize("places", [(1, None), (1, float("nan")), (1, "first"), (1, 1)])
 def test_turns_without_a_place_are_not_ordered_by_chance(
     tmp_path: Path, reader: Reader, places: Iterable[Any]

@@ -88,20 +88,10 @@ def test_scores_have_intervals_and_the_report_has_the_scaling(report: Path) -> N
     assert details["regressions"]["among"] == 6
 
 
-def test_the_closest_answer_is_of_a_question_asked_alone(report: Path) -> None:
-    closest = json.loads(report.read_text("utf-8"))["details"]["finetuned_model"]["closest_answer"]
-    assert closest["among"] == 6 and 0 < closest["rougeL"] <= 1
-    assert {"input", "reference", "generated"} <= closest.keys()
-
-
-def test_a_reply_with_words_before_it_is_no_closest_answer() -> None:
-    def asked(answer: str, is_alone: bool) -> evaluator.Question:
-        return evaluator.Question(f"to {answer}", "prompt", answer, is_alone)
-
-    questions = [asked("a fee of two", True), asked("no fee at all", True), asked("yes", False)]
-    found = evaluator.closest_answer(questions, ["a car", "no fee at that", "yes"])
-    assert found is not None and (found["input"], found["among"]) == ("to no fee at all", 2)
-    assert evaluator.closest_answer(questions[2:], ["yes"]) is None
+def test_the_answers_shown_are_of_questions_asked_alone(report: Path) -> None:
+    answers = json.loads(report.read_text("utf-8"))["details"]["right_answers"]
+    assert answers["asked"] == 6 and answers["base_model"] == 0 < answers["finetuned_model"]
+    assert {"input", "reference", "base", "generated"} == answers["learnt"][0].keys()
 
 
 def test_only_json_goes_to_stdout(

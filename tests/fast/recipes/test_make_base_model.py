@@ -21,6 +21,8 @@ def test_the_folder_loads_like_a_hub_model(tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
     assert load_base(str(tiny_model)).config.vocab_size == len(tokenizer)
     assert tokenizer.eos_token == "<|im_end|>" != tokenizer.pad_token
+    sampling = json.loads((tiny_model / "generation_config.json").read_text("utf-8"))
+    assert 0 < sampling["temperature"] < 0.5 and sampling["do_sample"]
 
 
 def test_any_text_survives_the_tokenizer(tiny_model: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import dataset_convert
@@ -25,3 +27,17 @@ def test_convert_reads_it_without_being_told_the_columns(tmp_path: Path) -> None
     assert dataset_convert.main([str(path)]) == 0
     found = read_conversations(tmp_path / "bank.jsonl")
     assert len(found) == 30 and {len(chat) for chat in found} >= {2, 4}
+
+
+def test_the_test_file_asks_about_every_topic_in_words_that_the_training_file_does_not_have(
+    tmp_path: Path,
+) -> None:
+    train, test = tmp_path / "bank.csv", tmp_path / "bank_test.csv"
+    arguments = ["--output", str(train), "--test", str(test), "--conversations", "400"]
+    assert make_dataset.main(arguments) == 0
+    rows = {path: list(csv.DictReader(io.StringIO(path.read_text("utf-8")))) for path in (train, test)}
+    assert {row["topic"] for row in rows[test]} == {row["topic"] for row in rows[train]}
+    asked = {row["customer"].lower() for row in rows[train]}
+    assert not [row for row in rows[test] if any(row["customer"].lower() in each for each in asked)]
+    known = {row["advisor"] for row in rows[train]}
+    assert all(row["advisor"] in known for row in rows[test]), "what is asked for was taught"

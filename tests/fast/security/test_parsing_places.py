@@ -74,6 +74,7 @@ FILES_AND_OUTPUT = {
     "services/slurm/api/findings.py": {"msgspec.json.decode"},
     "services/slurm/api/probes/ranks.py": {"json.loads"},  # runs inside the cluster, as the job's user
     "services/slurm/api/rank_reports.py": {"msgspec.json.decode"},
+    "services/tuning/reconcile/record.py": {"json.loads"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
 """Parsers of tenants' files and containers, read between transactions; each read is bounded by bytes."""

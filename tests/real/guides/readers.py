@@ -25,6 +25,7 @@ REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_a
 MAINTAINED = "a real host: tests/long/test_maintenance.py::test_a_host_is_maintained"
 IMPORTED = "needs a disk: tests/fast/cli/test_machine_disks.py"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
+SMOLLM2 = "real vLLM: tests/e2e/inference/test_smollm2.py::test_it_answers_right_at_its_own_temperature"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
 REAL_DATASET = "real vLLM: tests/long/inference/test_dataset.py::test_data_go_in_and_a_model_comes_out"
 PAUSED = (
@@ -366,6 +367,9 @@ READERS: Mapping[str, Reader] = {
         not_run={
             "export CONFIG": LARGER,
             "sbatch --nodes=4": LARGER,
+            "neo model": SMOLLM2,
+            "model=": SMOLLM2,
+            "tar ": SMOLLM2,
             **{
                 start: RECIPES
                 for start in (

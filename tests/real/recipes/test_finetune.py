@@ -18,7 +18,8 @@ import torch
 
 import dataset_tokenize
 import finetune
-from lora_model import load_base, precision, with_adapter
+from lora_model import load_base, with_adapter
+from precision import precision
 from recipe_errors import EXIT_STOPPED, RecipeError
 from tests.fast.recipes.conftest import ALONE, CHATS, RECIPES, write_chats
 
@@ -282,9 +283,9 @@ def test_what_this_machine_or_model_cannot_do_is_told(
     assert message in capsys.readouterr().err
 
 
-def test_plain_float32_is_used_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp16_is_refused_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert precision("auto") is None and precision("bf16") == torch.bfloat16
+    assert precision("no") is None and precision("bf16") == torch.bfloat16
     with pytest.raises(RecipeError):
         precision("fp16")
 

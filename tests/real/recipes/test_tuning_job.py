@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,33 @@ def test_a_job_that_is_stopped_trains_no_step_twice(resumed: Path) -> None:
     assert "tiny" in (resumed / "result" / "README.md").read_text()
     said = [json.loads(line)["message"] for line in (resumed / "events.jsonl").read_text().splitlines()]
     assert [text[:8] for text in said] == ["Train.", "Stopped;", "Training"]
+
+
+def test_its_lineage_says_what_it_was_made_of(resumed: Path) -> None:
+    found = json.loads((resumed / "lineage.json").read_text())
+    data = found["data"]
+    source = (resumed / "training_file.jsonl").read_bytes()
+    assert data["source"] == {"sha256": sha256(source).hexdigest(), "bytes": len(source), "rows": 12}
+    assert data["split"] == {"held_out": "tenth", "seed": 1}
+    assert data["training"]["rows"] + data["held_out"]["rows"] + data["left_out"]["held_out_copies"] == 12
+    assert {"not_learnt", "truncated", "dropped", "without_labels"} <= data["left_out"].keys()
+    assert found["seed"] == 1 and found["settings"]["lora_r"] == 4 and found["machine"]["processes"] == 1
+    checkpoints = {each["step"]: each["is_kept"] for each in found["checkpoints"]}
+    assert checkpoints.keys() >= set(range(2, 32, 2)) and not checkpoints[2] and checkpoints[30]
+    card = (resumed / "result" / "README.md").read_text()
+    assert data["source"]["sha256"] in card and found["recipe"]["sha256"] in card
+    assert "| license | not_recorded |" in card and "| lora_r | 4 |" in card
+
+
+def test_the_same_data_settings_and_recipe_give_the_same_weights(
+    resumed: Path, tmp_path: Path, tiny_model: Path
+) -> None:
+    """Also although the first job was stopped once: the run is the same on the same machine."""
+    settings = json.loads((resumed / "job.json").read_text())
+    again = folder_of(tmp_path, tiny_model, arguments=settings["arguments"], model_license="Apache-2.0")
+    run_here(again, until="Evaluate")
+    weights = [each / "finetune/adapter/adapter_model.safetensors" for each in (resumed, again)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 def test_a_merged_model_is_a_whole_one(resumed: Path, tmp_path: Path, tiny_model: Path) -> None:

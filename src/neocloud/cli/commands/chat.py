@@ -41,8 +41,14 @@ def chat(
     ] = "",
     system: Annotated[str, typer.Option(help="System prompt; with --once.")] = "",
     temperature: Annotated[
-        float, typer.Option(min=0, max=2, help="Sampling temperature; with --once.")
-    ] = 0.6,
+        float | None,
+        typer.Option(
+            min=0,
+            max=2,
+            help="Sampling temperature; with --once. Default: the model's own.",
+            show_default=False,
+        ),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of the answer; with --once.")] = 512,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the link if there is a browser.")
@@ -76,8 +82,10 @@ def chat(
             found = _model(opened, model)
             messages = [{"role": "system", "content": system}] if system else []
             messages.append({"role": "user", "content": once})
-            body = {"model": found["id"], "messages": messages, "temperature": temperature}
-            answer(opened, {**body, "max_tokens": max_tokens}, found.get("pricing"))
+            body = {"model": found["id"], "messages": messages, "max_tokens": max_tokens}
+            if temperature is not None:
+                body["temperature"] = temperature
+            answer(opened, body, found.get("pricing"))
             return
         for name in filter(None, (model, compare)):
             _model(opened, name)

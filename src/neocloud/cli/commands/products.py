@@ -13,7 +13,12 @@ from neocloud.cli.resources.noun import Hooks, NounHooks
 
 def app_of(product: str) -> typer.Typer:
     """Return the commands of a product."""
-    return product_app(product, hooks_of(product))
+    app = product_app(product, hooks_of(product))
+    if product == "tuning":
+        from neocloud.cli.commands.tuning import file  # noqa: PLC0415  for its product alone
+
+        app.add_typer(file.app, name="file")
+    return app
 
 
 def hooks_of(product: str) -> Hooks:

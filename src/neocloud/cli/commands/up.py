@@ -235,9 +235,9 @@ def _prepare_machine(place: Home, settings: Settings) -> None:
     if settings.emulator:
         return
     check_machine()
-    for name in images.image_names():
-        with stage(f"Image {name}") as show:
-            images.build_image(name, place.path, show)
+    names = images.image_names()
+    with stage(f"Images {' and '.join(names)}") as show:
+        images.build_images(names, place.path, show)
 
 
 def _start(place: Home, settings: Settings) -> RunningServer:

@@ -17,7 +17,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import neocloud
@@ -35,10 +36,10 @@ from neocloud.core.json_values import as_object
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
-MACHINE, LAUNCHER, METRICS = "machine", "launcher", "metrics"
-ON_DEMAND = (LAUNCHER, MACHINE, METRICS)
-"""Images for virtual machines and the store of metrics alone, in the order in which they are built; `neo up`
-does not wait for them.
+MACHINE, LAUNCHER, METRICS, SMOLLM2 = "machine", "launcher", "metrics", "smollm2"
+ON_DEMAND = (LAUNCHER, MACHINE, METRICS, SMOLLM2)
+"""Images for virtual machines, the store of metrics and a model, in the order in which they are built;
+`neo up` does not wait for them.
 """
 ARCHITECTURE = "amd64"
 """The architecture of machines."""
@@ -69,7 +70,7 @@ def built_version(name: str, home: Path) -> str:
 def built_image(name: str, home: Path) -> tuple[Path, JsonObject]:
     """Return the folder of a container image, and its image.json. Raises ClientError."""
     folder = home / "images" / name
-    others = {MACHINE: "disks of machines", METRICS: "a program of the host"}
+    others = {MACHINE: "disks of machines", METRICS: "a program of the host", SMOLLM2: "a model"}
     if name in others:
         raise ClientError(
             "INVALID_ARGUMENT",
@@ -85,19 +86,44 @@ def built_image(name: str, home: Path) -> tuple[Path, JsonObject]:
     return folder, json.loads((folder / "image.json").read_text())
 
 
+def build_images(names: Sequence[str], home: Path, show: Callable[[str], None]) -> None:
+    """Build these images side by side unless they are there; `show` gets each line of progress with the
+    image's name. Interrupted, all stop and clean up. Raises ClientError."""
+    running: list[subprocess.Popen[str]] = []
+
+    def build(name: str) -> None:
+        build_image(name, home, lambda line: show(f"{name}: {line}"), running=running)
+
+    with ThreadPoolExecutor(max(len(names), 1)) as pool:
+        try:
+            for done in as_completed([pool.submit(build, name) for name in names]):
+                done.result()
+        except BaseException:
+            for process in running:
+                _stop(process)
+            raise
+
+
 def build_image(
-    name: str, home: Path, show: Callable[[str], None], *, force: bool = False, only: str | None = None
+    name: str,
+    home: Path,
+    show: Callable[[str], None],
+    *,
+    force: bool = False,
+    only: str | None = None,
+    running: list["subprocess.Popen[str]"] | None = None,
 ) -> None:
     """Build one image unless it is there; `show` gets each line of progress. Raises ClientError.
 
-    `only` names one disk of the image `machine`. The caches of package tools are removed with the build: it
-    does not belong in the home folder of the person who builds.
+    `only` names one disk of the image `machine`; the process is added to `running`. The caches of package
+    tools are removed with the build: they do not belong in the home folder of the person who builds.
     """
     options = [*(["--force"] if force else []), *(["--only", only] if only else [])]
     folder = (home / "images").resolve()  # perhaps a link to a folder that is not there yet
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".caches-", dir=folder) as caches:
-        _run_script(name, folder, options, {**_cache_folders(Path(caches)), **os.environ}, show)
+        environment = {**_cache_folders(Path(caches)), **os.environ}
+        _run_script(name, folder, options, environment, show, [] if running is None else running)
 
 
 def _cache_folders(folder: Path) -> dict[str, str]:
@@ -112,7 +138,12 @@ def _cache_folders(folder: Path) -> dict[str, str]:
 
 
 def _run_script(
-    name: str, folder: Path, options: list[str], environment: dict[str, str], show: Callable[[str], None]
+    name: str,
+    folder: Path,
+    options: list[str],
+    environment: dict[str, str],
+    show: Callable[[str], None],
+    running: list["subprocess.Popen[str]"],
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, str(_recipes() / name / "build"), "--output", str(folder), *options],
@@ -126,6 +157,7 @@ def _run_script(
         umask=0o022,  # containers' programs of every user read what is built
     )
     said: list[str] = []
+    running.append(process)
     with process:
         try:
             for line in process.stdout or ():
@@ -144,6 +176,8 @@ def _run_script(
 
 def _stop(process: "subprocess.Popen[str]") -> None:
     """Let the script and what it started clean up; a build that hangs is killed."""
+    if process.poll() is not None:
+        return
     os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(CLEAN_UP_SECONDS)

@@ -93,17 +93,32 @@ def tried(client: Client, path: str, request: JsonObject, assumed: Sequence[str]
     return contract.unpack(client.call(TRY, trial).resource)
 
 
-def show_trial(
-    client: Client, path: str, request: JsonObject, output: Format, assumed: Sequence[str] = ()
-) -> None:
+def cost_of(price: Price, hours: float) -> str | None:
+    """Return the cost of some hours, rounded; None without a price."""
+    try:
+        return _rounded(str(Decimal(price.hour) * Decimal(hours)))
+    except InvalidOperation:
+        return None
+
+
+def show_trial(client: Client, path: str, request: JsonObject, output: Format) -> None:
     """Try a request to create, and print what it would create and cost."""
-    resource = tried(client, path, request, assumed)
-    priced = contract.method(path).input(metadata=resource.metadata, spec=resource.spec)
-    price = estimate_of(client, priced)
+    resource = tried(client, path, request)
+    show_tried(client, resource, price_of(client, path, resource), output)
+
+
+def price_of(client: Client, path: str, resource: Any) -> Price:
+    """Return the price of a resource that a request would create."""
+    return estimate_of(client, contract.method(path).input(metadata=resource.metadata, spec=resource.spec))
+
+
+def show_tried(
+    client: Client, resource: Any, price: Price, output: Format, more: JsonObject | None = None
+) -> None:
+    """Print what a request would create and cost; `more` is added to documents for programs."""
     if output is not Format.TABLE:
-        show(
-            output, {"resource": contract.to_document(resource), "price": price.document()}, fields_table(())
-        )
+        document = {"resource": contract.to_document(resource), "price": price.document(), **(more or {})}
+        show(output, document, fields_table(()))
         return
     view = page(resource, names_by_id(client, resource))
     print_view(view)

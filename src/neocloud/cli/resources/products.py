@@ -329,6 +329,7 @@ PRODUCTS: Mapping[str, Product] = {
             "neo tuning job get JOB",
             "neo tuning job events JOB --follow",
             "neo tuning job pause JOB",
+            "neo tuning file list",
         ),
         (
             Noun(

@@ -3,7 +3,8 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.services.billing.api import METHODS, StoreFocusBills
-from neocloud.services.billing.public import FocusBills
+from neocloud.services.billing.api.charges import StoreResourceCharges
+from neocloud.services.billing.public import FocusBills, ResourceCharges
 from neocloud.services.billing.rules.catalogue import token_prices
 from neocloud.services.billing.rules.price_list import PriceList, PriceListError, load_price_list, price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules, pricing_policy_view
@@ -28,6 +29,7 @@ SERVICE = Service(
     methods=METHODS,
     provides={
         FocusBills: StoreFocusBills,
+        ResourceCharges: StoreResourceCharges,
         TokenPrices: lambda dependencies: token_prices(price_list(dependencies.provided)),
     },
 )

@@ -133,6 +133,11 @@ class TokenAuthenticator(Authenticator, Protocol):
         """Return the proof of a token: a text that names its account and credential."""
         ...
 
+    async def proof_holds_until(self, token: str) -> datetime:
+        """Return until when the proof of a valid token is valid only while the token is: its end, at most an
+        hour from now."""
+        ...
+
     async def authenticate_proof(self, proof: str) -> Subject:
         """Return the subject of a proof from `proof_of`. Raises ApiError once its credential was revoked."""
         ...

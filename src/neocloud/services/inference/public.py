@@ -21,6 +21,12 @@ from neocloud.services.inference.types import ADAPTER_WEIGHTS, WEIGHTS_INDEX
 
 _ID = re.compile(r"[a-z0-9]+-e00[a-z0-9]*")
 """The id of a resource. The cloud's own folders among the models have such names, or begin with a dot."""
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+    *("config.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model"),
+)
+LARGEST_TOKENIZER_BYTES = 48 * 1024**2
+"""All files together; clients take answers of 64 MiB."""
 _PARTIAL = re.compile(r"\..*\.partial")
 """A folder that is still being filled."""
 
@@ -156,6 +162,19 @@ def weight_names(folder: Folder) -> tuple[str, ...]:
     if len(inner) != len(parts):
         raise ValueError(f"{WEIGHTS_INDEX} is not a valid index: it names files outside of the folder")
     return tuple(sorted(inner))
+
+
+def read_tokenizer_files(location: Location) -> dict[str, bytes]:
+    """Return the files of a model's tokenizer, by name. Raises OSError, also where they are too large."""
+    files = dict[str, bytes]()
+    with location.folder() as folder:
+        for name in TOKENIZER_FILES:
+            if folder.has_file(name, inner_links=True):
+                room = LARGEST_TOKENIZER_BYTES - sum(map(len, files.values()))
+                files[name] = folder.read(name, limit=room, inner_links=True)
+    if not files:
+        raise FileNotFoundError("there is none in its folder")
+    return files
 
 
 def weights_digest(folder: Folder) -> str:

@@ -63,6 +63,8 @@ SERVING_VARIABLES = {
     "TRANSFORMERS_OFFLINE": "1",
     "HOME": "/tmp",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    # The gateway keeps connections for the next request; vLLM alone ends them after 5 s.
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",
 }
 """No files are fetched from the internet and no statistics are sent to it."""
 
@@ -80,6 +82,8 @@ class ModelServerView:
     gpu_share: float = 0.9
     max_adapters: int = 0
     adapter_rank: int = 0
+    merged_mib: int = 0
+    """On a CPU, the memory for weights with an adapter in them: its tokens then cost what the base's do."""
     adapted_modules: tuple[str, ...] = ()
     """The modules that adapters may change; empty: the server finds out. The names are from a model's files,
     so those that could be taken for options are left out."""
@@ -139,8 +143,10 @@ def server_arguments(view: ModelServerView, model_path: str, *, host: str, port:
 def server_variables(view: ModelServerView) -> dict[str, str]:
     if view.gpus:
         return dict(SERVING_VARIABLES)
+    merged = {"NEOCLOUD_MERGED_WEIGHTS_MIB": str(view.merged_mib)} if view.max_adapters else {}
     return {
         **SERVING_VARIABLES,
+        **merged,
         "VLLM_CPU_KVCACHE_SPACE": str(view.cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # The image has no compiler, and the model server would crash when torch first compiles.

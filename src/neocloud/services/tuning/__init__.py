@@ -11,7 +11,7 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.tuning.api import KINDS, METHODS
+from neocloud.services.tuning.api import KINDS, METHODS, lineage, trained_models
 from neocloud.services.tuning.reconcile import reconcilers
 from neocloud.services.tuning.rules import CAPACITY
 from neocloud.services.tuning.types import JOB, Files, JobState
@@ -34,7 +34,7 @@ class FineTuningJobMeter:
 SERVICE = Service(
     name="tuning",
     kinds=KINDS,
-    methods=METHODS,
+    methods=(*METHODS, *lineage.METHODS, *trained_models.METHODS),
     reconcilers=reconcilers,
     capacity=CAPACITY,
     meters=(FineTuningJobMeter(),),

@@ -1,19 +1,21 @@
 """Kind name, id prefix, states and error reasons of jobs, the names made from a job's id, its runtime
 state, and the interface to uploaded files. Pure.
 
-The runtime state is what neither a job's spec nor its folder holds, stored beside the job. Files were
+The runtime state is what neither a job's spec nor its folder holds, stored beside the job. The record of a
+training is stored beside the job, and beside the model that it made. Files were
 uploaded to the gateway; the composition provides the implementation of their interface.
 """
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from neocloud.core.store.protocol import Transaction
-from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
+from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus, SeenFile, TrainingRecord
 from neocloud.services.slurm.types import Submission
 
 StateEnum = FineTuningJobStatus.State
@@ -160,6 +162,31 @@ def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> No
     if state.submissions is not None:
         content[_SUBMISSIONS] = [[attempt, each.token, each.job_id] for attempt, each in state.submissions]
     tx.put_secret(job_id, _SECRET_NAME, json.dumps(content).encode())
+
+
+_RECORD_NAME = "lineage"
+
+
+def read_record(tx: Transaction, resource_id: str) -> TrainingRecord | None:
+    """Return the record that is kept with a job or a model."""
+    raw = tx.secret(resource_id, _RECORD_NAME)
+    return None if raw is None else TrainingRecord.FromString(raw)
+
+
+def write_record(tx: Transaction, resource_id: str, record: TrainingRecord) -> None:
+    tx.put_secret(resource_id, _RECORD_NAME, record.SerializeToString(deterministic=True))
+
+
+def seen_files(record: TrainingRecord) -> Sequence[SeenFile]:
+    """Return the files that a model was trained on or chosen by, and those that its base had seen."""
+    spec, found = record.spec, list[SeenFile]()
+    for name, digest in (
+        (spec.training_file, record.training_data),
+        (spec.validation_file, record.validation_data),
+    ):
+        if name:
+            found.append(SeenFile(file=name, sha256=digest.sha256))
+    return [*found, *record.base_files]
 
 
 class Files(Protocol):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import jwt
 import pytest
 import pytest_asyncio
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
@@ -122,6 +123,10 @@ async def test_an_access_token_says_who_calls_and_what_they_may_do_where(cloud: 
     answer = await ask(cloud, "Admit", token=cloud.token)
     assert (answer.subject_name, answer.tenant_id) == ("operator", cloud.running.first.tenant_id)
     assert answer.is_operator
+    ends_at = datetime.fromtimestamp(jwt.decode(cloud.token, options={"verify_signature": False})["exp"], UTC)
+    now = datetime.now(UTC)
+    assert now < answer.renew_until.ToDatetime(UTC) <= min(ends_at, now + timedelta(hours=1))
+    assert not (await ask(cloud, "Admit", proof=answer.proof)).HasField("renew_until")
     assert answer.home_project_id == cloud.project_id
     (grant,) = answer.grants
     assert (grant.project_id, grant.project_name) == (cloud.project_id, "default-eu-north1")

@@ -112,6 +112,12 @@ def test_the_cache_of_a_cpu_is_whole_gibibytes_and_never_more_than_there_is() ->
     assert (found.cache_bytes, found.max_concurrency) == (GIB, 16)
 
 
+def test_what_weights_and_a_full_cache_leave_is_spare() -> None:
+    tiny = ModelSize(4_614_488, 1024, 2048)
+    assert plan(tiny, Shape(4 * GIB), ServingRequest()).spare_bytes == GIB - 4_614_488
+    assert plan(tiny, Shape(3 * GIB), ServingRequest()).spare_bytes == 0  # it does not fit
+
+
 def test_32_bit_weights_are_served_in_16() -> None:
     assert served_bytes(1_000, 4_000, "float32") == 2_000
     assert served_bytes(1_000, 2_000, "bfloat16") == 2_000

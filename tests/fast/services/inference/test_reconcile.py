@@ -54,6 +54,37 @@ async def test_a_folder_becomes_a_model(cloud: FakeCloud) -> None:
     assert model.status.has_chat_template and len(model.status.digest) == 64
 
 
+TOKENIZER = "neocloud.inference.v1.ModelService/ReadTokenizer"
+
+
+async def test_the_tokenizer_of_a_model_is_read_without_its_weights(cloud: FakeCloud) -> None:
+    model_id = await add_model(cloud)
+    (cloud.models / "bank" / "chat_template.jinja").write_text("{{ messages }}")
+    answer = await cloud.call(TOKENIZER, id=model_id)
+    files = {each.name: each.content for each in answer.files}
+    assert files["chat_template.jinja"] == b"{{ messages }}" and "tokenizer.json" in files
+    assert not any(name.endswith(".safetensors") for name in files)
+
+
+async def test_a_tokenizer_that_cannot_be_read_says_why(cloud: FakeCloud, tmp_path: Path) -> None:
+    """No link out of the folder is followed, and a file that is too large is not read."""
+    model_id = await add_model(cloud)
+    adapter = await cloud.refusal(TOKENIZER, id=await add_adapter(cloud, "adapter", model_id))
+    assert adapter.code is Code.FAILED_PRECONDITION and f"its base {model_id}" in str(adapter)
+    file = cloud.models / "bank" / "chat_template.jinja"
+    (tmp_path / "secret").write_text("secret")
+    file.unlink(missing_ok=True)
+    file.symlink_to(tmp_path / "secret")
+    answer = await cloud.call(TOKENIZER, id=model_id)
+    assert "chat_template.jinja" not in {each.name for each in answer.files}
+    file.unlink()
+    with file.open("wb") as large:
+        large.truncate(1 << 40)
+    refused = await cloud.refusal(TOKENIZER, id=model_id)
+    assert refused.code is Code.FAILED_PRECONDITION and "is larger than" in str(refused)
+    assert (await cloud.refusal(TOKENIZER, id="inferencemodel-e00nobody")).code is Code.NOT_FOUND
+
+
 async def test_a_folder_that_is_no_model_says_what_is_missing_and_is_looked_at_again(
     cloud: FakeCloud,
 ) -> None:

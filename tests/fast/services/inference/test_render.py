@@ -69,6 +69,17 @@ def test_adapters_change_no_words_on_a_cpu() -> None:
     assert "--lora-target-modules" not in on_gpu
 
 
+def test_adapters_have_the_spare_memory_of_a_cpu_for_merged_weights() -> None:
+    view = replace(SERVER, merged_mib=700)
+    assert server_variables(view)["NEOCLOUD_MERGED_WEIGHTS_MIB"] == "700"
+    for without in (replace(view, max_adapters=0), replace(view, gpus=1)):
+        assert "NEOCLOUD_MERGED_WEIGHTS_MIB" not in server_variables(without)
+
+
+def test_a_model_server_keeps_the_connections_that_the_gateway_keeps() -> None:
+    assert int(server_variables(SERVER)["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) >= 3600
+
+
 def test_the_command_line_for_embeddings() -> None:
     view = replace(SERVER, max_adapters=0, embeds=True, reasoning_parser="qwen3")
     line = " ".join(server_arguments(view, "/model", host="0.0.0.0", port=8000))

@@ -1,5 +1,6 @@
 """AIS-13: jobs on a fake engine; what the recipes leave is written by the tests."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ async def test_pause_waits_for_the_checkpoint_and_resume_goes_on(tmp_path: Path)
         job_id = await started_job(cloud)
         recipes = cloud.recipes(job_id)
         recipes.reach(5)
+        of_earlier_release = {
+            name: value for name, value in recipes.wanted["arguments"].items() if name != "save_keep_every"
+        }
+        (recipes.folder / "job.json").write_text(
+            json.dumps({**recipes.wanted, "arguments": of_earlier_release})
+        )
         await cloud.job_call("Pause", "PauseFineTuningJobRequest", id=job_id)
         await cloud.until(job_id, "PAUSED")
         assert cloud.pod(job_id) is None
@@ -85,6 +92,7 @@ async def test_pause_waits_for_the_checkpoint_and_resume_goes_on(tmp_path: Path)
         await until(lambda: attempt_of(cloud, job_id) == "2")
         await cloud.until(job_id, "RUNNING")
         assert recipes.wanted["attempt"] == 2
+        assert recipes.wanted["arguments"] == of_earlier_release, "the recipes on a cluster may be older"
 
 
 async def test_a_killed_pod_goes_on_by_itself_but_not_for_ever(tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
-"""`neo model`: add, list, show, push, delete."""
+"""`neo model`: add, list, show, push, lineage, rebuild, delete."""
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.inference.catalogue import CATALOGUE, catalogue_folder
 from neocloud.cli.commands.inference.copy import copy_in
+from neocloud.cli.commands.inference.lineage import lineage, models_trained_on
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
+from neocloud.cli.commands.inference.rebuild import rebuild
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
+from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, warn
 from neocloud.cli.progress import finish, stage
 from neocloud.cli.registry.names import check_hub_id, find_artifact, is_artifact
 from neocloud.cli.resources.lookup import (
@@ -25,7 +29,7 @@ from neocloud.cli.resources.lookup import (
     names_of,
     state_of,
 )
-from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_project
+from neocloud.cli.resources.viewed import ListView, delete_in_project
 from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -44,10 +48,12 @@ app = command_group(
 
 Examples:
 
+  neo model add smollm2
   neo model add assistant ./assistant-model
   neo model add support ./support-adapter --base assistant
   neo model add qwen Qwen/Qwen3-0.6B
   neo model push support team/support:v1
+  neo model lineage support
   neo deploy assistant
 """
 )
@@ -62,8 +68,10 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on this machine, s3://BUCKET/FOLDER, REGISTRY/REPO:TAG, or an id of the hub such as"
-        " Qwen/Qwen3-0.6B.",
+        help="A folder on this machine, s3://BUCKET/FOLDER, REGISTRY/REPO:TAG, an id of the hub such as"
+        f" Qwen/Qwen3-0.6B, or a model that comes with Neocloud: {', '.join(CATALOGUE)}."
+        " Default: the one of this name.",
+        show_default=False,
     ),
 ]
 BaseOption = Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")]
@@ -86,7 +94,7 @@ InPlaceOption = Annotated[
 def add(
     cloud: Cloud,
     name: AddNameArgument,
-    source: SourceArgument,
+    source: SourceArgument = "",
     base: BaseOption = "",
     license: LicenseOption = "",
     description: DescriptionOption = "",
@@ -99,14 +107,16 @@ def add(
     """Add a model, or an adapter on one, and wait until it has been inspected, and until a deployment of its
     base that runs already serves the adapter.
 
-    A folder, also one of a bucket, and an artifact of a registry are copied into the cloud, and the copy is
-    deleted with the model. A tag is resolved once. A name without a tag is an id of the hub; it
+    A model that comes with Neocloud is fetched and converted once. A folder, also one of a bucket, and an
+    artifact of a registry are copied into the cloud, and the copy is deleted with the model. A tag is
+    resolved once. A name without a tag is an id of the hub; it
     is refused where it begins with the name of a registry, unless --revision is given. A model's folder
     holds config.json, *.safetensors and tokenizer files; an adapter's holds adapter_config.json and
     adapter_model.safetensors, as peft saves them.
 
     Examples:
 
+      neo model add smollm2
       neo model add assistant ./assistant-model --license Apache-2.0
       neo model add support ./support-adapter --base assistant
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
@@ -114,9 +124,11 @@ def add(
       neo model add support s3://models/support --base assistant
       neo model add support team/support:v1 --base assistant
     """
+    source = source or name
+    offered = CATALOGUE.get(source)
     spec: JsonObject = {
-        "license": license,
-        "description": description,
+        "license": license or (offered.license if offered else ""),
+        "description": description or (offered.description if offered else ""),
         "tool_call_parser": tool_call_parser,
         "reasoning_parser": reasoning_parser,
     }
@@ -132,6 +144,8 @@ def add(
 
 def _source_of(cloud: ProjectClient, name: str, source: str, revision: str, *, in_place: bool) -> JsonObject:
     """Return the ModelSource that the argument means. Copies a folder of this machine into the cloud."""
+    if source in CATALOGUE:
+        return {"folder": str(copy_in(cloud, name, catalogue_folder(cloud, source)))}
     folder = Path(source).expanduser()
     if source.startswith(SCHEME):
         bucket, _, prefix = source.removeprefix(SCHEME).partition("/")
@@ -174,6 +188,8 @@ def _that_take(cloud: ProjectClient, adapter: "Model") -> Sequence["Deployment"]
 
 
 app.command()(push)
+app.command()(lineage)
+app.command()(rebuild)
 
 
 def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
@@ -194,7 +210,37 @@ def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
     )
 
 
-list_in_project(app, MODELS, _list_view, "List models and adapters.\n\nExample:\n\n  neo model list")
+@app.command("list")
+def list_models(
+    cloud: Cloud,
+    trained_on: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Only models that have seen this file: its id, s3://BUCKET/KEY, SHA-256 or path.",
+        ),
+    ] = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List models and adapters.
+
+    Examples:
+
+      neo model list
+      neo model list --trained-on chats.jsonl
+    """
+    models = cloud.list_all(MODELS)
+    if not trained_on:
+        _list_view(cloud, models).show(output, models)
+        return
+    found = models_trained_on(cloud, trained_on)
+    seen = {each.id for each in found.items}
+    view = replace(_list_view(cloud, models), empty="No model has seen it.")
+    view.show(output, [model for model in models if model.metadata.id in seen])
+    if found.job_ids:
+        say(f"Unfinished jobs use it: {', '.join(found.job_ids)}")
+    if found.has_unrecorded:
+        warn("There are models whose data were not recorded: they were made by an earlier release.")
 
 
 @app.command("get")

@@ -18,10 +18,10 @@ from neocloud.core.training_data import as_sentence, recipes_folder
 
 
 @contextmanager
-def as_jsonl(data: Path) -> Generator[Path]:
+def as_jsonl(data: Path, *options: str) -> Generator[Path]:
     """Yield the data as a JSONL file, and tell how they are read. JSONL is used unchanged, so that line
     numbers in errors match. Raises ClientError that names row and column of what cannot be learnt."""
-    check_data(data)
+    check_data(data, *options)
     if data.suffix.lower() == ".jsonl":
         yield data
         return
@@ -31,10 +31,10 @@ def as_jsonl(data: Path) -> Generator[Path]:
         yield target
 
 
-def check_data(data: Path) -> None:
+def check_data(data: Path, *options: str) -> None:
     """Tell how the data are read. Raises ClientError that names row and column of what cannot be learnt."""
     check_file(data)
-    for note in _checked(data):
+    for note in _checked(data, *options):
         say(f"{data.name}: {note}")
 
 
@@ -81,9 +81,9 @@ def _first_user_message(path: Path) -> str:
     return next((message["content"] for message in messages if message["role"] == "user"), "")
 
 
-def _checked(data: Path) -> list[str]:
+def _checked(data: Path, *options: str) -> list[str]:
     """Return what is used of the data, and what is not."""
-    report = json.loads(_read(data, "--check"))
+    report = json.loads(_read(data, "--check", *options))
     if report["errors"]:
         more = f" ({report['error_count']} errors in total.)" if report["error_count"] > 1 else ""
         raise _bad_data(data, as_sentence(report["errors"][0]) + more)
@@ -114,8 +114,13 @@ def _bad_data(data: Path, reason: str) -> ClientError:
 
 
 def _script() -> Path:
+    return recipe("dataset_convert.py")
+
+
+def recipe(name: str) -> Path:
+    """Return the path of a script of the recipes."""
     try:
-        return recipes_folder() / "dataset_convert.py"
+        return recipes_folder() / name
     except FileNotFoundError as error:
         raise ClientError("INTERNAL", str(error), "Reinstall the package") from error
 

@@ -45,6 +45,9 @@ JobArgument = Annotated[
 ]
 
 
+FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
+
+
 def show_job(
     context: typer.Context,
     job: JobArgument = "",

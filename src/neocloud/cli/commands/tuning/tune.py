@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
-from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_file, first_question, upload
-from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
+from neocloud.cli.commands.tuning.config_file import read_configuration
+from neocloud.cli.commands.tuning.data_file import as_jsonl, check_file, first_question, upload
+from neocloud.cli.commands.tuning.data_report import error_in, has_personal_data, read_data, with_estimate
+from neocloud.cli.commands.tuning.data_view import show_data, show_report
+from neocloud.cli.commands.tuning.job import (
+    FollowingOption,
+    evaluation_view,
+    follow,
+    get_job,
+    require_success,
+)
 from neocloud.cli.commands.tuning.serving import check_serving, require_gate, serve
 from neocloud.cli.evaluation.gate import gate_text, read_gate
 from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
-    DryRunOption,
     Format,
     JsonObject,
     OutputOption,
@@ -29,7 +37,7 @@ from neocloud.cli.output import (
 )
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import CLUSTERS, MODELS, TUNING_JOBS, Cloud, ProjectClient
-from neocloud.cli.resources.prices import show_trial, tried
+from neocloud.cli.resources.prices import price_of, show_tried, tried
 from neocloud.cli.resources.shapes import first_possible_shape, with_first
 from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.target import gateway_of
@@ -76,6 +84,19 @@ ContextLengthOption = Annotated[
 SeedOption = Annotated[
     int, typer.Option(min=0, help="Seed for the order of the data and the initial weights.")
 ]
+RefusePersonalDataOption = Annotated[
+    bool,
+    typer.Option(
+        "--refuse-personal-data",
+        help="Fail where e-mail addresses, card numbers, IBANs or telephone numbers are in the data.",
+    ),
+]
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Show what is understood of the data, tokens, time and cost; create nothing."
+    ),
+]
 MergeOption = Annotated[
     bool, typer.Option("--merge", help="Create a full model instead of an adapter on the base.")
 ]
@@ -105,7 +126,14 @@ GateOption = Annotated[
         " exit code is 8.",
     ),
 ]
-FollowingOption = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job ends.")]
+
+
+ConfigOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="JSON with settings of the job, a path or s3://BUCKET/KEY; options go before it."
+    ),
+]
 
 
 def _training(
@@ -117,6 +145,7 @@ def _training(
     context_length: ContextLengthOption = 0,
     seed: SeedOption = 42,
     merge: MergeOption = False,
+    refuse_personal_data: RefusePersonalDataOption = False,
     gate: GateOption = None,
 ) -> JsonObject:
     """Return fields of the spec."""
@@ -124,6 +153,8 @@ def _training(
     settings |= {"lora_r": rank, "context_length": context_length}
     given = {name: value for name, value in settings.items() if value}
     spec: JsonObject = {"suffix": suffix, "seed": seed, "merge": merge, "hyperparameters": given}
+    if refuse_personal_data:
+        spec["refuse_personal_data"] = True
     if gate is not None:
         read_gate(gate, JOB_METRICS)
         spec["gate"] = gate_text(gate)
@@ -165,6 +196,7 @@ def tune(
     base: BaseOption,
     validation: ValidationOption = "",
     training: Annotated[JsonObject, Options(_training)] = NOTHING,
+    config: ConfigOption = "",
     platform: PlatformOption = "",
     preset: PresetOption = "",
     on_slurm: OnSlurmOption = "",
@@ -186,9 +218,11 @@ def tune(
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --gate gate.json --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
+      neo tune chats.jsonl --base tiny --config s3://configs/bank.json
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
+    training = read_configuration(context, cloud.project, config).with_options(training, _training())
     model = cloud.find(MODELS, base)
     base_model = _base_of(cloud, model)
     if serving.serve_it:
@@ -200,10 +234,10 @@ def tune(
         shapes = [(platform, preset)] if on_slurm else list(_shapes(cloud, model, platform, preset))
         files = {"training_file": data, **({"validation_file": validation} if validation else {})}
         if dry_run:
-            _show_trial(cloud, spec, shapes, files, output)
+            _show_trial(cloud, base_model, spec, shapes, files, output)
             return
         shapes = _possible(cloud, spec, shapes, files)
-        spec |= {name: _uploaded(gateway, each) for name, each in files.items()}
+        spec |= {name: _uploaded(gateway, each, *_checks(spec, name, files)) for name, each in files.items()}
         job = _started(cloud, spec, shapes)
         if serving.following:
             job = follow(cloud, job.metadata.id)
@@ -256,12 +290,21 @@ def _answers(gateway: Gateway, models: Sequence[str], question: str) -> None:
         echo(f"{model}: {answer.strip()}")
 
 
-def _uploaded(gateway: Gateway, data: str) -> str:
+def _checks(spec: JsonObject, name: str, files: Mapping[str, str]) -> list[str]:
+    """Return the options of the recipe that checks a file."""
+    training = files["training_file"]
+    found = ["--refuse-personal-data"] if spec.get("refuse_personal_data") else []
+    if name == "validation_file" and not training.startswith(SCHEME):
+        found += ["--training", training]
+    return found
+
+
+def _uploaded(gateway: Gateway, data: str, *checks: str) -> str:
     """Return the id of an uploaded file. An object of a bucket stays where it is."""
     if data.startswith(SCHEME):
         return data
     file = Path(data)
-    with as_jsonl(file) as path, stage(f"Upload {file.name}"):
+    with as_jsonl(file, *checks) as path, stage(f"Upload {file.name}"):
         return upload(gateway, path)
 
 
@@ -296,16 +339,35 @@ def _possible(
 
 
 def _show_trial(
-    cloud: ProjectClient, spec: JsonObject, shapes: Shapes, files: Mapping[str, str], output: Format
+    cloud: ProjectClient,
+    base: "Model",
+    spec: JsonObject,
+    shapes: Shapes,
+    files: Mapping[str, str],
+    output: Format,
 ) -> None:
-    for each in files.values():
-        if not each.startswith(SCHEME):
-            check_data(Path(each))
+    """Show what is understood of the data, and the job that would be created. Raises ClientError where it
+    would be refused."""
+    data = read_data(files)
+    if output is Format.TABLE:
+        show_data(data)
     wanted, assumed = _before_upload(spec, files)
-    with_first(
-        shapes,
-        lambda shape: show_trial(cloud.client, CREATE, _request(cloud, wanted, shape), output, assumed),
+    job, _ = with_first(
+        shapes, lambda shape: tried(cloud.client, CREATE, _request(cloud, wanted, shape), assumed)
     )
+    price = price_of(cloud.client, CREATE, job)
+    report = with_estimate(cloud, base.metadata.id, job.spec, data, files["training_file"], price)
+    if output is Format.TABLE:
+        show_report(report)
+    show_tried(cloud.client, job, price, output, report.document())
+    if error := error_in(data):
+        raise ClientError("INVALID_ARGUMENT", f"The data cannot be trained on: {error}", "Correct them")
+    if spec.get("refuse_personal_data") and has_personal_data(data):
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            "The data hold personal data, which --refuse-personal-data refuses",
+            "Remove them, or leave the option out",
+        )
 
 
 def _before_upload(spec: JsonObject, files: Mapping[str, str]) -> tuple[JsonObject, list[str]]:

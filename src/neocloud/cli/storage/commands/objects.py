@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.output import Format, JsonObject, OutputOption, YesOption, confirm, counted, show, table
-from neocloud.cli.resources.lookup import ProjectOption
+from neocloud.cli.resources.lookup import ProjectOption, connect_to_project
 from neocloud.cli.storage.places import BucketPlace, bucket_place_of
 from neocloud.cli.storage.session import EnvKeyOption, duration_of, s3_session
 from neocloud.cli.terminal import echo, exit_code, one_line
@@ -91,7 +91,7 @@ def rm(
 ) -> None:
     """Delete an object, or with --recursive all objects of a folder.
 
-    In a bucket with versions, earlier versions are kept.
+    In a bucket with versions, earlier versions are kept. Models that have seen the object are named first.
 
     Examples:
 
@@ -105,8 +105,16 @@ def rm(
             for name in names:
                 echo(one_line(f"would delete {BucketPlace(place.bucket, name)}"))
             return
+        if not recursive and not env_key:
+            _warn_of_dependents(context, project, place)
         confirm(counted(len(names), "object") + f" at {place}" if recursive else str(place), yes=yes)
         _delete(s3, place.bucket, names)
+
+
+def _warn_of_dependents(context: typer.Context, project: str, place: BucketPlace) -> None:
+    from neocloud.cli.commands.inference.lineage import warn_of_dependents  # noqa: PLC0415
+
+    warn_of_dependents(connect_to_project(context, project), str(place))
 
 
 def _names_to_delete(s3: S3, place: BucketPlace, *, recursive: bool) -> list[str]:

@@ -2,7 +2,7 @@
 import { make } from "./dom.js";
 
 const FIELDS = [
-  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, value: 0.6 },
+  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, value: "" },
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, value: 512 },
   { name: "top_p", label: "Top p", min: 0.01, max: 1, step: 0.01, value: "" },
   { name: "seed", label: "Seed", step: 1, value: "" },

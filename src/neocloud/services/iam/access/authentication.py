@@ -8,7 +8,7 @@ text that names the account and the credential of a token, for work that outlive
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cachetools import LRUCache, TTLCache
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -43,6 +43,8 @@ from neocloud.services.iam.types import (
 
 RECHECK_SECONDS = 1.0
 MAX_CACHED = 10_000
+LONGEST_RENEWAL = timedelta(hours=1)
+"""After it, a caller shows its token again."""
 
 
 class StoreAuthenticator:
@@ -87,6 +89,16 @@ class StoreAuthenticator:
                 "scopes": claims.scopes,
             }
         )
+
+    async def proof_holds_until(self, token: str) -> datetime:
+        """Return until when the proof of a valid token is valid only while the token is: its end, at most an
+        hour from now. The proof of a static key ends with the key."""
+        longest = self._clock.now() + LONGEST_RENEWAL
+        if is_static_token(token):
+            return longest
+        claims = await self.claims_of(token)
+        checked = await self._store.read(lambda tx: find_subject(tx, claims))
+        return min(longest, claims.expires_at, (checked and checked.ends_at) or longest)
 
     async def authenticate_proof(self, proof: str) -> Subject:
         """Return the subject of a proof. Raises ApiError once its credential was revoked.

@@ -1,12 +1,18 @@
 """The kinds and methods of inference, and the permission that each needs."""
 
+import asyncio
+
 from neocloud.core import contract, wire
 from neocloud.core.kind import Kind
 from neocloud.core.service import AnyMethod, Call, Method, Write
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import (
+    Model,
     ReadDeploymentLogRequest,
     ReadDeploymentLogResponse,
+    ReadTokenizerRequest,
+    ReadTokenizerResponse,
+    TokenizerFile,
     WakeDeploymentRequest,
     WakeDeploymentResponse,
 )
@@ -14,6 +20,7 @@ from neocloud.services.inference.api import gateway
 from neocloud.services.inference.api.gates import override_gate
 from neocloud.services.inference.api.releases import promote, roll_back
 from neocloud.services.inference.gateway_link import TrafficBoard
+from neocloud.services.inference.public import ModelFolders, WeightsGone, read_tokenizer_files
 from neocloud.services.inference.reconcile.backends import replica_backends
 from neocloud.services.inference.reconcile.replica_log import LogPosition
 from neocloud.services.inference.rules import DeploymentRules, FileBucketRules, ModelRules, ReleaseRules
@@ -135,6 +142,25 @@ async def read_log(call: Call, request: ReadDeploymentLogRequest) -> ReadDeploym
     )
 
 
+async def read_tokenizer(call: Call, request: ReadTokenizerRequest) -> ReadTokenizerResponse:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or row.kind != MODEL:
+        raise contract.not_found("model", request.id)
+    model = wire.message(row, Model)
+    if model.spec.base_model_id:
+        text = f"{row.name} is an adapter; read the tokenizer of its base {model.spec.base_model_id}."
+        raise contract.bad_state(row.id, text)
+    folders = call.dependencies.provided.get(ModelFolders)
+    if row.state != ModelState.READY or not folders.reads_files:
+        text = f"{row.name} is {row.state}, and has no files to read."
+        raise contract.bad_state(row.id, text if folders.reads_files else f"{row.name} is simulated.")
+    try:
+        files = await asyncio.to_thread(read_tokenizer_files, folders.locate_known(model))
+    except (WeightsGone, OSError) as error:
+        raise contract.bad_state(row.id, f"The tokenizer of {row.name} cannot be read: {error}.") from error
+    return ReadTokenizerResponse(files=[TokenizerFile(name=name, content=files[name]) for name in files])
+
+
 def _position(text: str) -> LogPosition | None:
     position = LogPosition.of(text)
     if text and position is None:
@@ -173,6 +199,12 @@ METHODS: tuple[AnyMethod, ...] = (
         "inference.releases.rollBack",
         target=lambda request: request.id,
         is_change=True,
+    ),
+    Method(
+        "neocloud.inference.v1.ModelService/ReadTokenizer",
+        read_tokenizer,
+        "inference.models.get",
+        target=lambda request: request.id,
     ),
     Method(
         "neocloud.inference.v1.ModelService/OverrideGate",

@@ -76,6 +76,8 @@ async def admit(call: Call, request: AdmitRequest) -> AdmitResponse:
     answer = AdmitResponse(
         subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id, proof=proof
     )
+    if request.token:
+        answer.renew_until.FromDatetime(await authenticator.proof_holds_until(request.token))
     for each in await provided.get(TenantRights)(subject, PERMISSIONS):
         answer.grants.add(
             project_id=each.project_id, project_name=each.project_name, permissions=each.permissions

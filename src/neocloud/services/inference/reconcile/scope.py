@@ -24,7 +24,7 @@ from neocloud.messages.neocloud.inference.v1 import (
 from neocloud.services.compute.public import check_fits, held_by_others, holder_name, needs_capacity_check
 from neocloud.services.inference.render import ModelServerView
 from neocloud.services.inference.rules.deployment import replica_demand
-from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK, MemoryPlan
+from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK, MIB, MemoryPlan
 from neocloud.services.inference.rules.scaling import LONGEST_RESYNC_SECONDS
 from neocloud.services.inference.types import (
     MODEL,
@@ -152,6 +152,7 @@ def server_view(scope: DeploymentScope, *, gpus: int, media_domains: tuple[str, 
         gpus=gpus,
         max_adapters=scope.spec.max_adapters,
         adapter_rank=LARGEST_RANK,
+        merged_mib=0 if gpus else scope.plan.spare_bytes // MIB,
         adapted_modules=tuple(scope.model.status.target_modules),
         tool_call_parser=scope.model.spec.tool_call_parser,
         reasoning_parser=scope.model.spec.reasoning_parser,

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from neocloud.core.json_values import is_object
 from neocloud.core.untrusted.files import MAX_TREE_DEPTH, Folder, UnsafePath
+from neocloud.services.inference.architectures import refusal
 from neocloud.services.inference.public import weight_names
 from neocloud.services.inference.rules.memory import (
     Architecture,
@@ -134,10 +135,13 @@ def read_weights(folder: Folder) -> Weights:
             f"{folder.path} has no config.json; a model's folder holds config.json, *.safetensors and"
             f" tokenizer files.{hint}"
         )
+    config = read_json(folder, "config.json")
     try:
-        architecture = read_architecture(read_json(folder, "config.json"))
+        architecture = read_architecture(config)
     except UnknownArchitecture as error:
         raise BadWeights(str(error)) from error
+    if reason := refusal(config, architecture.name):
+        raise BadWeights(reason)
     if not any(has_file(folder, name) for name in TOKENIZERS):
         raise BadWeights(f"{folder.path} has no tokenizer: one of {', '.join(TOKENIZERS)}")
     names = _weight_files(folder)

@@ -115,7 +115,7 @@ def _dtype(config: Mapping[str, object]) -> str:
     return str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
 
 
-GIB = 1024**3
+GIB, MIB = 1024**3, 1024**2
 
 GPU_SHARE = 0.9
 """The part of a GPU's memory that the model server may take; the driver and other libraries use the rest."""
@@ -169,6 +169,8 @@ class MemoryPlan:
     max_concurrency: int = 0
     cache_bytes: int = 0
     """For keys and values. Passed to the model server on a CPU; on a GPU it takes what is left."""
+    spare_bytes: int = 0
+    """Left of the memory when all requests that run at a time have their cache."""
 
 
 def plan(model: ModelSize, shape: Shape, request: ServingRequest) -> MemoryPlan:
@@ -201,7 +203,7 @@ def plan(model: ModelSize, shape: Shape, request: ServingRequest) -> MemoryPlan:
     if not shape.gpus:
         cache = max(CACHE_STEP_BYTES, cache // CACHE_STEP_BYTES * CACHE_STEP_BYTES)
     sentence = f"{sum_text} of {there}; enough for {full} such request{'s' if full > 1 else ''} at a time"
-    return MemoryPlan(True, sentence, context, concurrency, cache)
+    return MemoryPlan(True, sentence, context, concurrency, cache, max(0, left - cache))
 
 
 def default_concurrency(shape: Shape, *, is_fast: bool) -> int:

@@ -23,6 +23,7 @@ from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
 from neocloud.services.tuning.reconcile.data import DataStager
 from neocloud.services.tuning.reconcile.output import OutputWriter
+from neocloud.services.tuning.reconcile.record import finish_record
 from neocloud.services.tuning.reconcile.scope import JobScope, job_status, read_scope
 from neocloud.services.tuning.reconcile.workspace import base_model, prepare_attempt
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
@@ -99,7 +100,7 @@ class FineTuningJobReconciler:
         on_slurm = scope.job.spec.slurm_cluster_id
         model_path = str(mounted_path(scope.job_id) / "model") if on_slurm else MODEL
         await self._data.stage(scope)
-        await prepare_attempt(scope, base, model_path)
+        await prepare_attempt(self._dependencies, scope, base, model_path)
 
     async def _wait(self, scope: JobScope) -> None:
         if not _is_registered(scope):
@@ -186,6 +187,8 @@ async def register_model(dependencies: Dependencies, scope: JobScope, base: Mode
         )
         await dependencies.store.write(lambda tx: _drop_owner(tx, model))
         found = model
+    if ModelSpec.FromString(found.spec).source.folder == str(target):
+        await finish_record(dependencies, scope, base, found.id)
     scope.model_id, scope.model_name = found.id, found.name
     if not scope.job.status.fine_tuned_model_id:
         scope.add_event(f"New fine-tuned model created: {name}.")

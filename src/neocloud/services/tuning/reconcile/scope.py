@@ -15,7 +15,12 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Observation
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
-from neocloud.messages.neocloud.tuning.v1 import FineTuningJob, FineTuningJobStatus, Hyperparameters
+from neocloud.messages.neocloud.tuning.v1 import (
+    FineTuningJob,
+    FineTuningJobStatus,
+    GateVerdict,
+    Hyperparameters,
+)
 from neocloud.services.compute.public import Preset
 from neocloud.services.tuning.rules import shape_of
 from neocloud.services.tuning.rules.memory import nodes_of
@@ -209,6 +214,13 @@ def _set_progress(status: FineTuningJobStatus, scope: JobScope, state: JobState)
         status.estimated_finish.FromDatetime(scope.context.now + timedelta(seconds=left))
 
 
+def verdict_message(verdict: Verdict) -> GateVerdict:
+    found = GateVerdict(passed=verdict.passed)
+    for each in verdict.rules:
+        found.rules.add(asked=each.asked, measured=each.measured, passed=each.passed, why=each.why)
+    return found
+
+
 def _set_results(status: FineTuningJobStatus, scope: JobScope, outcome: Success) -> None:
     status.fine_tuned_model_id = scope.model_id or status.fine_tuned_model_id
     status.fine_tuned_model = scope.model_name or status.fine_tuned_model
@@ -216,10 +228,7 @@ def _set_results(status: FineTuningJobStatus, scope: JobScope, outcome: Success)
     if scope.result_files:
         status.result_files[:] = scope.result_files
     if scope.verdict is not None:
-        status.gate.Clear()
-        status.gate.passed = scope.verdict.passed
-        for each in scope.verdict.rules:
-            status.gate.rules.add(asked=each.asked, measured=each.measured, passed=each.passed, why=each.why)
+        status.gate.CopyFrom(verdict_message(scope.verdict))
     status.trained_tokens = outcome.trained_tokens
     status.evaluation.base_perplexity = outcome.base_perplexity
     status.evaluation.fine_tuned_perplexity = outcome.fine_tuned_perplexity

@@ -38,7 +38,8 @@ find . \\( -type d -o -type f -size -"$1"c \\) -print0 |
     { shift; exec tar --create --file=- --null --no-recursion "$@" --files-from=-; }
 """
 _WATCHED = re.compile(
-    r"(events\.jsonl|log\.txt|outcome\.json|metrics\.csv|report\.json|finetune/metrics\.jsonl)"
+    r"(events\.jsonl|log\.txt|outcome\.json|metrics\.csv|report\.json|lineage\.json"
+    r"|finetune/metrics\.jsonl)"
 )
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]+")
 _LISTING = """

@@ -6,15 +6,17 @@ from functools import cache
 from pathlib import Path
 
 from neocloud.core import wire
+from neocloud.core.json_values import as_object
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.training_data import recipes_folder
 from neocloud.core.untrusted.files import UnsafePath
 from neocloud.messages.neocloud.inference.v1 import Model
-from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
+from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec, Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
+from neocloud.services.tuning.reconcile.record import begin_record
 from neocloud.services.tuning.reconcile.scope import JobScope
 from neocloud.services.tuning.rules import gate_of, hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
@@ -24,6 +26,7 @@ from neocloud.services.tuning.rules.hyperparameters import (
     split_batch,
     training_arguments,
 )
+from neocloud.services.tuning.rules.lineage import DEFAULT_SEED
 from neocloud.services.tuning.rules.memory import Training, fit
 from neocloud.services.tuning.types import Reason, model_name
 
@@ -60,9 +63,9 @@ def base_weights(dependencies: Dependencies, base: Model) -> Location:
         raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
 
 
-async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None:
-    """Write the settings of this attempt beside its data, and fill the scope's hyperparameters and
-    warnings."""
+async def prepare_attempt(dependencies: Dependencies, scope: JobScope, base: Model, model_path: str) -> None:
+    """Write the settings of this attempt beside its data, begin the record of the first attempt, and fill the
+    scope's hyperparameters and warnings."""
     folder = scope.folder
     try:
         size = await asyncio.to_thread(folder.measure, "training_file.jsonl")
@@ -71,6 +74,7 @@ async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None
     used, warnings = resolve_hyperparameters(scope, size, base)
     scope.hyperparameters, scope.warnings = used, warnings
     if folder.settings().get("attempt") != scope.runtime.attempt:
+        await begin_record(dependencies, scope, base)
         settings = _settings(scope, base, size, used, model_path)
         await asyncio.to_thread(_write_settings, scope, base, settings)
 
@@ -79,8 +83,14 @@ def resolve_hyperparameters(
     scope: JobScope, data: DataSize, base: Model
 ) -> tuple[Hyperparameters, tuple[str, ...]]:
     """Return the hyperparameters that are used, and warnings about them."""
-    job, shape = scope.job, require_shape(scope)
-    requested, size = job.spec.hyperparameters, BaseSize(base.status.parameters, base.status.context_length)
+    return resolve(scope.job.spec, require_shape(scope), data, base)
+
+
+def resolve(
+    spec: FineTuningJobSpec, shape: Preset, data: DataSize, base: Model
+) -> tuple[Hyperparameters, tuple[str, ...]]:
+    """Return the hyperparameters that a job on this shape uses, and warnings about them."""
+    requested, size = spec.hyperparameters, BaseSize(base.status.parameters, base.status.context_length)
     used = hyperparameters.fill_in(requested, data, size)
     warnings = list(hyperparameters.warnings(requested, used))
     while not requested.HasField("context_length") and used.context_length > LEAST_CONTEXT:
@@ -88,13 +98,13 @@ def resolve_hyperparameters(
             break
         used.context_length //= 2
         warnings.append(f"Conversations are cut after {used.context_length} tokens: more does not fit.")
-    split = split_batch(used.batch_size, _processes(scope), 1)
+    split = split_batch(used.batch_size, _processes(spec, shape), 1)
     if split.batch != used.batch_size:
         warnings.append(
             f"batch_size {used.batch_size} was raised to {split.batch}, the same for all processes."
         )
         used.batch_size = split.batch
-    if job.spec.model_id != base.metadata.id:
+    if spec.model_id != base.metadata.id:
         warnings.append(f"The model is an adapter; training starts from its base {base.metadata.name}.")
     return used, tuple(warnings)
 
@@ -107,9 +117,9 @@ def require_shape(scope: JobScope) -> Preset:
     return scope.shape
 
 
-def _processes(scope: JobScope) -> int:
+def _processes(spec: FineTuningJobSpec, shape: Preset) -> int:
     """Return the number of processes that train at the same time, on all nodes."""
-    return max(1, scope.job.spec.nodes) * max(1, require_shape(scope).gpus)
+    return max(1, spec.nodes) * max(1, shape.gpus)
 
 
 def _rows_that_fit(base: Model, used: Hyperparameters, shape: Preset) -> int:
@@ -136,23 +146,28 @@ def _settings(
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
     split = split_batch(used.batch_size, _processes(scope), max(1, rows))
-    seed, gate = spec.seed or 42, gate_of(spec)
+    seed, gate = spec.seed or DEFAULT_SEED, gate_of(spec)
+    # A job that continues after an upgrade keeps its configuration, which the recipes on its cluster know.
+    earlier = as_object(scope.folder.settings().get("arguments")) if scope.runtime.attempt > 1 else {}
+    parameters = base.status.parameters
     return {
         "attempt": scope.runtime.attempt,
         "name": model_name(base.metadata.name, spec.suffix, scope.job_id),
         "model": model_path,
         "model_name": base.metadata.name,
         "model_digest": base.status.digest,
+        "model_license": base.spec.license,
         "seed": seed,
         "context": used.context_length,
         "packing": used.packing,
         "merge": spec.merge,
+        "refuse_personal_data": spec.refuse_personal_data,
         "samples": GATE_SAMPLES if gate else SAMPLES,
         "accuracy": bool(gate and "accuracy" in gate.metrics),
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
         "processes": max(1, shape.gpus),
-        "arguments": training_arguments(used, split, size, seed=seed, parameters=base.status.parameters),
+        "arguments": earlier or training_arguments(used, split, size, seed=seed, parameters=parameters),
     }
 
 

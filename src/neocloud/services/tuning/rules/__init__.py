@@ -61,14 +61,14 @@ class FineTuningJobRules(Rules[FineTuningJob]):
     ) -> Iterable[Violation]:
         if old is not None:
             return []
-        _choose_shape(new, reader)
-        where = list(_shape_violations(new, reader))
+        set_shape(new, reader)
+        where = list(shape_violations(new, reader))
         shape = None if where else shape_of(new.spec)
         node = None if where or shape else cluster_nodes(new.spec, reader).shape
         found = [
             *_hyperparameter_violations(new.spec),
             *where,
-            *_model_violations(new, shape or node, reader),
+            *model_violations(new, shape or node, reader),
             *_output_violations(new, reader),
         ]
         if shape and not found:  # before the files, which need not be there when a request is tried
@@ -97,7 +97,7 @@ def cluster_nodes(spec: FineTuningJobSpec, reader: ResourceReader) -> Nodes:
     return nodes_of(ClusterSpec.FromString(row.spec))
 
 
-def _choose_shape(new: FineTuningJob, reader: ResourceReader) -> None:
+def set_shape(new: FineTuningJob, reader: ResourceReader) -> None:
     """Store a shape in the spec when it names none, as clients of the OpenAI API cannot name one."""
     spec = new.spec
     row = reader.get(spec.model_id)
@@ -135,7 +135,7 @@ def _hyperparameter_violations(spec: FineTuningJobSpec) -> Iterable[Violation]:
         )
 
 
-def _shape_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[Violation]:
+def shape_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[Violation]:
     spec = new.spec
     if spec.slurm_cluster_id:
         yield from _cluster_violations(new, reader)
@@ -170,9 +170,7 @@ def _cluster_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[
         yield Violation("spec.nodes", f"{row.name} has {nodes.count} {kind}; use fewer, or scale it up")
 
 
-def _model_violations(
-    new: FineTuningJob, shape: Preset | None, reader: ResourceReader
-) -> Iterable[Violation]:
+def model_violations(new: FineTuningJob, shape: Preset | None, reader: ResourceReader) -> Iterable[Violation]:
     row = reader.get(new.spec.model_id)
     if row is None or row.kind != MODEL or row.deleted_at or not _same_tenant(row, new, reader):
         yield Violation(

@@ -22,12 +22,16 @@ MOST_EPOCHS, LARGEST_BATCH = 8, 32
 LEAST_CONTEXT, LARGEST_CONTEXT = 256, 4096
 BYTES_PER_TOKEN = 3
 """A low estimate, so that a context computed from it is too long rather than too short."""
+TRAINING_SHARE = 0.9
+"""The share of data that is trained on where no file to evaluate on is named."""
 PUBLISHED_RATE = 1e-5
 """The default of the published API, meant for training all weights."""
 MOST_ROWS_AT_A_TIME = 8
 CHECKPOINTS = 8
 """About how many checkpoints a job writes; the newest few are kept."""
 KEPT_CHECKPOINTS = 3
+OLD_CHECKPOINTS = 4
+"""Every fourth of the older checkpoints is kept, to go back to where a training diverged."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ def training_arguments(
     """Return the configuration of finetune.py."""
     rows = expected_rows(data, used.context_length, is_packed=used.packing)
     steps = math.ceil(rows * used.n_epochs / split.batch)
+    save_steps = min(max(10, steps // CHECKPOINTS), 500)
     return {
         "num_train_epochs": float(used.n_epochs),
         "per_device_train_batch_size": split.rows,
@@ -160,8 +165,9 @@ def training_arguments(
         "lora_dropout": used.lora_dropout,
         "target_modules": "all-linear",
         "gradient_checkpointing": uses_checkpointing(parameters),
-        "save_steps": min(max(10, steps // CHECKPOINTS), 500),
+        "save_steps": save_steps,
         "save_total_limit": KEPT_CHECKPOINTS,
+        "save_keep_every": OLD_CHECKPOINTS * save_steps,
         "logging_steps": min(max(1, steps // 50), 20),
     }
 

@@ -1,12 +1,15 @@
 """The share of LoRA adapters in a layer's output, on a CPU. Plain torch; knows nothing of vLLM."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch.nn.functional import linear
 
 Group = tuple[int, torch.Tensor | None]
 """An adapter's place in the stacks, and the rows of its tokens; None: all of them."""
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""Multiplies (tokens, in) by a matrix (out, in): (tokens, out)."""
+MERGED_ROWS = 1024
+"""So many rows are merged at a time, in 32 bits."""
 
 
 def groups_of(places: torch.Tensor) -> list[Group]:
@@ -32,15 +35,23 @@ def joined(
 
 
 def add_share(
-    output: torch.Tensor,
-    inputs: torch.Tensor,
-    rows: torch.Tensor | None,
-    first: torch.Tensor,
-    second: torch.Tensor,
+    output: torch.Tensor, inputs: torch.Tensor, rows: torch.Tensor | None, first: Product, second: Product
 ) -> None:
     """In place: output (tokens, width) of these rows grows by inputs (tokens, in) through both matrices."""
-    share = linear(linear(inputs if rows is None else inputs[rows], first), second)
+    share = second(first(inputs if rows is None else inputs[rows]))
     if rows is None:
         output[:, : share.shape[1]] += share
     else:
         output[rows, : share.shape[1]] += share
+
+
+def matrix_of(product: Product, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the matrix of a product whose own copy is packed: what it makes of the unit vectors, exactly."""
+    return product(torch.eye(width, dtype=dtype)).t().contiguous()
+
+
+def merge(weight: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
+    """In place: the weight (out, in) grows by the adapter's share."""
+    for start in range(0, second.shape[0], MERGED_ROWS):
+        rows = slice(start, min(start + MERGED_ROWS, second.shape[0]))
+        weight[rows] = (weight[rows].float() + second[rows].float() @ first.float()).to(weight.dtype)

@@ -32,6 +32,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     ResumeFineTuningJobRequest,
 )
 from neocloud.services.compute.public import check_capacity
+from neocloud.services.tuning.estimates import estimate
 from neocloud.services.tuning.rules import FineTuningJobRules, shape_of
 from neocloud.services.tuning.types import (
     JOB,
@@ -265,6 +266,9 @@ JOBS = Kind(
 KINDS = (JOBS,)
 
 METHODS = (
+    Method(
+        f"{SERVICE}/Estimate", estimate, "tuning.fineTuningJobs.create", lambda request: request.parent_id
+    ),
     Method(f"{SERVICE}/Cancel", cancel, "tuning.fineTuningJobs.cancel", _id, is_change=True),
     Method(f"{SERVICE}/Pause", pause, "tuning.fineTuningJobs.pause", _id, is_change=True),
     Method(f"{SERVICE}/Resume", resume, "tuning.fineTuningJobs.resume", _id, is_change=True),

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# From data to a release: look at the data, tune, let a gate refuse, tune on better data, release by shares, explain, pay.
+#   bash runs/release.sh          as root, from a checkout, after `make setup`; uses the cloud that runs here, or starts one
+set -euo pipefail
+cd "$(dirname "$0")/.."
+OUT=${OUT:-out/release}
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+id_of() { neo model get "$1" --output json | jq -r .metadata.id; }
+tune() { # tune SUFFIX DATA [OPTIONS]: the name of the new model, also of one that the gate keeps back
+  local code=0
+  neo tune "$2" --base smollm2 --suffix "$1" --validation "$OUT/test.csv" --epochs 2 --learning-rate 1e-3 --rank 16 \
+    --gate "$OUT/gate.json" "${@:3}" --output json > "$OUT/$1.json" || code=$?
+  jq -r .status.fine_tuned_model "$OUT/$1.json"
+  return "$code"
+}
+mkdir -p "$OUT"
+
+say "1. A cloud and a base model"
+neo up
+neo model get smollm2 > /dev/null 2>&1 || neo model add smollm2
+
+say "2. Data: a few conversations of a bank, more of them, and questions in other words to decide by"
+python3 recipes/make_dataset.py --conversations 20 --output "$OUT/few.csv" --test "$OUT/test.csv"
+python3 recipes/make_dataset.py --conversations 280 --output "$OUT/more.csv"
+neo tune "$OUT/few.csv" --base smollm2 --validation "$OUT/test.csv" --dry-run
+
+say "3. The gate: half the perplexity, answers like the bank's, none that rambles"
+cat > "$OUT/gate.json" <<'END'
+{"rules": [
+  {"rule": "better", "metric": "perplexity", "percent": 50, "confidence": 95},
+  {"rule": "at_least", "metric": "rougeL", "value": 0.4},
+  {"rule": "at_most", "metric": "longest_message", "value": 400}
+]}
+END
+
+say "4. Tune on the few: the gate refuses, and the model is kept"
+code=0
+tune few "$OUT/few.csv" || code=$?
+[ "$code" = 8 ] || { echo "The gate was to refuse this model (exit code 8), but the exit code is $code." >&2; exit 1; }
+
+say "5. Tune on more: the gate passes, and the model is served beside its base"
+tuned=$(tune more "$OUT/more.csv" --serve | tail -n 1)
+
+say "6. Release it for 20 of 100 requests to smollm2, look, and promote it"
+neo inference release create bank --model-id "$(id_of smollm2)" --candidate-model-id "$(id_of "$tuned")" --share-percent 20
+for _ in 1 2 3 4 5 6 7 8 9 10; do neo chat smollm2 --once "What does an overdraft cost me?" --max-tokens 60; done
+neo inference release list
+neo inference release promote bank
+neo chat smollm2 --once "What does an overdraft cost me?"
+
+say "7. Where it comes from, and what it cost"
+neo model lineage "$tuned"
+neo billing report

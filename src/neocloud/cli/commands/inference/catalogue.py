@@ -1,0 +1,48 @@
+"""Models that come with Neocloud: made on this machine from a package whose hash the lock names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from neocloud.cli.machine import images
+from neocloud.cli.output import say
+from neocloud.cli.progress import stage
+from neocloud.cli.resources.lookup import ProjectClient
+from neocloud.client.errors import ClientError
+
+
+@dataclass(frozen=True)
+class OfferedModel:
+    """A model that `neo model add NAME` needs no source for."""
+
+    title: str
+    license: str
+    """SPDX identifier."""
+    description: str
+
+
+CATALOGUE = {
+    images.SMOLLM2: OfferedModel(
+        "SmolLM2-135M-Instruct",
+        "Apache-2.0",
+        "SmolLM2-135M-Instruct by Hugging Face, for English; weights of 4 bits in bf16.",
+    )
+}
+
+
+def catalogue_folder(cloud: ProjectClient, name: str) -> Path:
+    """Return the folder of the model on this machine, after making it where it is not there yet.
+
+    Raises ClientError where the cloud runs on another machine or the model cannot be made.
+    """
+    offered = CATALOGUE[name]
+    if not cloud.profile.home:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{name} is made on the cloud's own machine, and this profile is for a cloud on another one",
+            f"Run `neo model add {name}` there, or name a folder, a bucket or an id of the hub",
+        )
+    home = Path(cloud.profile.home)
+    with stage(f"Model {name}") as progress:
+        images.build_image(name, home, progress)
+    say(f"{offered.title}, license {offered.license}.")
+    return home / "images" / name / "model"

@@ -1,0 +1,59 @@
+"""The model that comes with Neocloud: added by its name, served by a real vLLM, called by OpenAI's SDK.
+
+What only a real model can show is seen here: answers that are right, output in a form that was asked for.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.cloud import Cloud
+from tests.e2e.inference.served import Served
+
+PLACE = {
+    "type": "object",
+    "properties": {"capital": {"type": "string", "maxLength": 20}, "is_city": {"type": "boolean"}},
+    "required": ["capital", "is_city"],
+    "additionalProperties": False,
+}
+CAPITAL: Any = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def smollm2(cloud: Cloud) -> Iterator[Served]:
+    cloud.neo("model", "add", "smollm2", seconds=400)
+    cloud.neo("deploy", "smollm2", "--platform", "cpu-local", "--preset", "2vcpu-4gb", seconds=400)
+    yield Served(cloud, "smollm2", Path())
+    cloud.neo("deployment", "delete", "smollm2", "--yes")
+    cloud.neo("model", "delete", "smollm2", "--yes")
+
+
+@pytest.fixture(scope="module")
+def client(smollm2: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=smollm2.gateway, api_key=smollm2.token(), timeout=120) as client:
+        yield client
+
+
+def test_its_license_is_shown_and_its_weights_are_the_whole_model(smollm2: Served) -> None:
+    model = json.loads(smollm2.cloud.neo("model", "get", "smollm2", "--output", "json").stdout)
+    assert model["spec"]["license"] == "Apache-2.0"
+    assert model["status"]["architecture"] == "LlamaForCausalLM"
+    assert int(model["status"]["parameters"]) == 134_515_008
+
+
+def test_it_answers_right_at_its_own_temperature(smollm2: Served) -> None:
+    said = smollm2.cloud.neo("chat", "smollm2", "--once", "What is the capital of France?")
+    assert "Paris" in said.stdout
+
+
+def test_its_answer_has_the_form_that_was_asked_for_and_is_right(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": PLACE}}
+    answer = client.chat.completions.create(
+        model="smollm2", messages=CAPITAL, max_tokens=60, temperature=0, response_format=form
+    )
+    found = json.loads(answer.choices[0].message.content or "")
+    assert "Paris" in found["capital"] and isinstance(found["is_city"], bool)
