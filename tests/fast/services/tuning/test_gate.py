@@ -61,6 +61,10 @@ async def test_a_model_that_fails_is_kept_and_withheld_with_each_reason(tmp_path
         assert [rule.passed for rule in job.status.gate.rules] == [True, False]
         assert "with 95 % confidence" in job.status.gate.rules[1].why
         assert model.withheld_by == job.metadata.id
+        path, model_id = "neocloud.tuning.v1.LineageService/GetLineage", job.status.fine_tuned_model_id
+        graph = await cloud.call(path, id=model_id)
+        assert graph.record.gate == job.status.gate
+        assert {each.name: each.value for node in graph.nodes for each in node.facts}["gate"] == "failed"
         events = await cloud.job_call("ListEvents", "ListFineTuningEventsRequest", id=job.metadata.id)
         [said] = [event for event in events.items if "failed the gate" in event.message]
         assert said.level == "warn" and "accuracy not worse" in said.message

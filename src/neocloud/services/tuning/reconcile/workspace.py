@@ -145,7 +145,7 @@ def _settings(
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
     rows = _rows_that_fit(base, used, shape)
-    split = split_batch(used.batch_size, _processes(scope), max(1, rows))
+    split = split_batch(used.batch_size, _processes(spec, shape), max(1, rows))
     seed, gate = spec.seed or DEFAULT_SEED, gate_of(spec)
     # A job that continues after an upgrade keeps its configuration, which the recipes on its cluster know.
     earlier = as_object(scope.folder.settings().get("arguments")) if scope.runtime.attempt > 1 else {}
