@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,18 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tiny_model: Path, tmp_pa
         (tmp_path / name).write_bytes((tiny_model / name).read_bytes())
     with pytest.raises(RecipeError, match="no chat template"):
         load_tokenizer(str(tmp_path))
+
+
+def test_every_script_is_learnt_as_it_was_written(encoder: ChatEncoder) -> None:
+    """Words of some 160 scripts, composed and decomposed."""
+    letters: dict[str, str] = {}
+    for number in range(0x20, 0x1F000):
+        name = unicodedata.name(chr(number), "")
+        if unicodedata.category(chr(number)) in ("Lo", "Ll", "Lm") and "COMPATIBILITY" not in name:
+            script = name.split(" ")[0]
+            letters[script] = (letters.get(script, "") + chr(number))[:12]
+    assert len(letters) > 150
+    for form in ("NFC", "NFD"):
+        for word in (unicodedata.normalize(form, word) for word in letters.values()):
+            chat = [{"role": "user", "content": word}, {"role": "assistant", "content": f"{word} {word}"}]
+            assert spoken(encoder, chat) == f"{word} {word}<|im_end|>", word
