@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.e2e.inference.served import Served
 
 PROMPTS = [[5, 9, 17, 40], [300, 21, 8, 77, 12, 5], [7] * 12, [64, 3, 250, 11]]
-TOLERANCE = 0.15
+TOLERANCE = 0.25
 """The difference of log-probabilities that is allowed: the engine computes in 16 bits."""
 MERGED_AFTER_TOKENS = 256
 """The layers of the tiny model are merged long before."""
