@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from neocloud.cli.output import JsonObject, print_view, say, table
 from neocloud.cli.terminal import EXIT_GATE
@@ -16,7 +19,16 @@ from neocloud.core.evaluation_gate import (
     parse_gate,
 )
 
-__all__ = ["EXIT_GATE", "gate_text", "read_gate", "show_rules", "verdict_document"]
+__all__ = ["EXIT_GATE", "JobGateOption", "gate_text", "read_gate", "show_rules", "verdict_document"]
+
+JobGateOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="JSON file with rules on the evaluation. A model that fails one is kept and not served, and the"
+        " exit code is 8.",
+    ),
+]
 
 
 def gate_text(path: Path) -> str:

@@ -23,7 +23,7 @@ from neocloud.cli.commands.tuning.job import (
     require_success,
 )
 from neocloud.cli.commands.tuning.serving import check_serving, require_gate, serve
-from neocloud.cli.evaluation.gate import gate_text, read_gate
+from neocloud.cli.evaluation.gate import JobGateOption, gate_text, read_gate
 from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
     Format,
@@ -118,14 +118,6 @@ ServeItOption = Annotated[
 QuestionOption = Annotated[
     str, typer.Option(help="Question for --serve. Default: the first one in the data.")
 ]
-GateOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="JSON file with rules on the evaluation. A model that fails one is kept and not served, and the"
-        " exit code is 8.",
-    ),
-]
 
 
 ConfigOption = Annotated[
@@ -146,7 +138,7 @@ def _training(
     seed: SeedOption = 42,
     merge: MergeOption = False,
     refuse_personal_data: RefusePersonalDataOption = False,
-    gate: GateOption = None,
+    gate: JobGateOption = None,
 ) -> JsonObject:
     """Return fields of the spec."""
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
