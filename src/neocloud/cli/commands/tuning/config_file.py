@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -17,6 +18,14 @@ from neocloud.core.json_values import is_object
 LARGEST_BYTES = 64 * 1024
 FIELDS = ("suffix", "seed", "merge", "hyperparameters")
 """Fields of a job's spec that a configuration may set. An option of the command goes before it."""
+
+
+ConfigOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="JSON with settings of the job, a path or s3://BUCKET/KEY; options go before it."
+    ),
+]
 
 
 @dataclass(frozen=True)

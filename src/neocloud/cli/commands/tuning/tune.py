@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
-from neocloud.cli.commands.tuning.config_file import read_configuration
+from neocloud.cli.commands.tuning.config_file import ConfigOption, read_configuration
 from neocloud.cli.commands.tuning.data_file import as_jsonl, check_file, first_question, upload
 from neocloud.cli.commands.tuning.data_report import error_in, has_personal_data, read_data, with_estimate
 from neocloud.cli.commands.tuning.data_view import show_data, show_report
@@ -117,14 +117,6 @@ ServeItOption = Annotated[
 ]
 QuestionOption = Annotated[
     str, typer.Option(help="Question for --serve. Default: the first one in the data.")
-]
-
-
-ConfigOption = Annotated[
-    str,
-    typer.Option(
-        metavar="FILE", help="JSON with settings of the job, a path or s3://BUCKET/KEY; options go before it."
-    ),
 ]
 
 
