@@ -81,9 +81,7 @@ def test_without_memory_nothing_is_merged() -> None:
 def test_a_layer_is_merged_once_and_the_memory_is_not_exceeded() -> None:
     weights = Weights(3 * SIZE)
     assert [weights.ask(layer, 0) for layer in (1, 2, 1)] == ["1 with 0", "2 with 0", "1 with 0"]
-    assert (
-        weights.ask(3, 0) is None and weights.ask(1, 1) is None
-    )  # merging takes the size twice
+    assert weights.ask(3, 0) is None and weights.ask(1, 1) is None  # merging takes the size twice
     assert weights.merged.bytes == 2 * SIZE
 
 
