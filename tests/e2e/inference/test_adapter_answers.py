@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.e2e.inference.served import Served
 
 PROMPTS = [[5, 9, 17, 40], [300, 21, 8, 77, 12, 5], [7] * 12, [64, 3, 250, 11]]
-TOLERANCE = 0.25
+TOLERANCE = 0.4
 """The difference of log-probabilities that is allowed: the engine computes in 16 bits."""
 MERGED_AFTER_TOKENS = 256
 """The layers of the tiny model are merged long before."""
@@ -62,7 +62,7 @@ def check(found: list[Found], reference: list[torch.Tensor]) -> None:
 
 def test_alone_or_beside_its_base_an_adapter_answers_as_peft_does(served: Served, adapter: Path) -> None:
     base, tuned = expected(served.model, None), expected(served.model, adapter)
-    assert max(float((one - other).abs().max()) for one, other in zip(base, tuned, strict=True)) > 1
+    assert max(float((one - other).abs().max()) for one, other in zip(base, tuned, strict=True)) > 2
     served.cloud.neo("model", "add", "tuned", str(adapter), "--base", "tiny")
     served.wait_for_adapters("tuned")
     check([ask(served, "tuned", prompt) for prompt in PROMPTS], tuned)
