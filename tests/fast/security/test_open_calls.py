@@ -50,6 +50,7 @@ ALLOWED = {
     "services/compute/disk_import.py": "runs in a pod of its own, in the claim of a new image",
     "services/compute/reconcile/disk_export_pod.py": "a file of the package",
     "services/compute/reconcile/image_import.py": "a file of the package",
+    "services/inference/architectures.py": "a file of the package",
     "services/inference/render.py": "a file of the package",
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",
     "services/slurm/api/diagnose.py": "the program py-spy of the package, sent into the cluster",
