@@ -155,11 +155,9 @@ class Evaluation:
 
     def _scaling(self, model: Any) -> dict[str, float]:
         """Return the speeds of one answer and of 16 at a time, and their share of a linear growth."""
-        prompts = [one.prompt for one in self.questions]
+        prompts = itertools.cycle([one.prompt for one in self.questions])
         few, many = (
-            tokens_per_second(
-                model, self.encoder, list(itertools.islice(itertools.cycle(prompts), count)), SPEED_TOKENS
-            )
+            tokens_per_second(model, self.encoder, [next(prompts) for _ in range(count)], SPEED_TOKENS)
             for count in (1, 16)
         )
         return {"one_request": few, "16_requests": many, "percent_of_linear": many / (few * 16) * 100}

@@ -151,7 +151,8 @@ def _value(report: JsonObject, model: str, key: str) -> float | None:
     found = {**report["details"][model], **report[model]}
     values: JsonObject = found["rouge"] or {} if key == "rougeL" else found
     if key == "percent_of_linear":
-        return (found.get("scaling") or {}).get(key)
+        scaling: JsonObject = found.get("scaling") or {}
+        return scaling.get(key)
     if key in ("exact_match", "judge_preference"):
         return report["details"]["scores"].get(key, {}).get(model, {}).get("value")
     return values.get(key)
