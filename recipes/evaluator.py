@@ -150,8 +150,8 @@ class Evaluation:
         """Return which of the questions asked alone only the fine-tuned model answers right."""
         alone = [place for place, one in enumerate(self.questions) if one.is_alone]
         asked = [(self.questions[place].input, self.questions[place].reference) for place in alone]
-        answers = ([model.answers[place] for place in alone] for model in (base, finetuned))
-        return learnt_answers(asked, *answers, SHOWN_ANSWERS)
+        before, after = ([model.answers[place] for place in alone] for model in (base, finetuned))
+        return learnt_answers(asked, before, after, SHOWN_ANSWERS)
 
     def _scaling(self, model: Any) -> dict[str, float]:
         """Return the speeds of one answer and of 16 at a time, and their share of a linear growth."""

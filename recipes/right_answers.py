@@ -1,4 +1,4 @@
-"""Which answers say what the reference says, and which of them a model has learnt.
+"""Decide whether an answer says what the reference says, and find the answers that a model has learnt.
 
 Pure functions on text; standard library only.
 """

