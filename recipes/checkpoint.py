@@ -149,7 +149,7 @@ class CheckpointWriter:
         advice = "Free some space and run the same command again"
         kept = newest_whole(self._folder)
         if kept is None:
-            return f"No checkpoint was written before. {advice}: it starts again from the first step"
+            return f"No checkpoint was written before. {advice}: it starts from the beginning"
         return f"The checkpoint before is kept: {kept.path}. {advice}: it continues from there"
 
 

@@ -425,8 +425,11 @@ def test_a_cloud_that_tries_nothing_checks_when_the_job_is_created(
 
 
 def test_a_dry_run_shows_the_price_and_uploads_nothing(
-    tuned: Tuned, cloud_with_jobs: Cloud, uploads: list[Path]
+    tuned: Tuned, cloud_with_jobs: Cloud, uploads: list[Path], tmp_path: Path
 ) -> None:
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text(json.dumps({**EXCHANGE}).replace("Who", "Where") + "\n")
+
     def attempt(request: Any) -> Any:
         job = contract.message("neocloud.tuning.v1.FineTuningJob")(spec=contract.unpack(request.request).spec)
         return contract.method(TRY).output(resource=contract.pack(job))
@@ -439,7 +442,7 @@ def test_a_dry_run_shows_the_price_and_uploads_nothing(
     content = {"currency": "USD", "total_costs": costs}
     cloud_with_jobs.server.serve(TRY, attempt)
     cloud_with_jobs.server.serve(estimate, contract.from_dict(contract.method(estimate).output, content))
-    ran = tuned("--dry-run")
+    ran = tuned("--dry-run", "--validation", str(held_out))
     assert ran.code == 0, ran.err
     assert "Costs 0.012346 USD an hour, 9.012346 USD a month of 730 hours." in ran.out
     assert not uploads and not cloud_with_jobs.has_trained
