@@ -6,13 +6,6 @@ cd "$(dirname "$0")/.."
 OUT=${OUT:-out/release}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 id_of() { neo model get "$1" --output json | jq -r .metadata.id; }
-tune() { # tune SUFFIX DATA [OPTIONS]: the name of the new model, also of one that the gate keeps back
-  local code=0
-  neo tune "$2" --base smollm2 --suffix "$1" --validation "$OUT/test.csv" --epochs 2 --learning-rate 1e-3 --rank 16 \
-    --gate "$OUT/gate.json" "${@:3}" --output json > "$OUT/$1.json" || code=$?
-  jq -r .status.fine_tuned_model "$OUT/$1.json"
-  return "$code"
-}
 mkdir -p "$OUT"
 
 say "1. A cloud and a base model"
@@ -33,13 +26,18 @@ cat > "$OUT/gate.json" <<'END'
 ]}
 END
 
+echo '{"hyperparameters": {"n_epochs": 2, "learning_rate": 0.001}}' > "$OUT/settings.json"
+
 say "4. Tune on the few: the gate refuses, and the model is kept"
 code=0
-tune few "$OUT/few.csv" || code=$?
+neo tune "$OUT/few.csv" --base smollm2 --suffix few --config "$OUT/settings.json" --validation "$OUT/test.csv" \
+  --gate "$OUT/gate.json" || code=$?
 [ "$code" = 8 ] || { echo "The gate was to refuse this model (exit code 8), but the exit code is $code." >&2; exit 1; }
 
 say "5. Tune on more: the gate passes, and the model is served beside its base"
-tuned=$(tune more "$OUT/more.csv" --serve | tail -n 1)
+neo tune "$OUT/more.csv" --base smollm2 --suffix more --config "$OUT/settings.json" --validation "$OUT/test.csv" \
+  --gate "$OUT/gate.json" --serve --output json > "$OUT/job.json"
+tuned=$(jq -r .status.fine_tuned_model "$OUT/job.json")
 
 say "6. Release it for 20 of 100 requests to smollm2, look, and promote it"
 neo inference release create bank --model-id "$(id_of smollm2)" --candidate-model-id "$(id_of "$tuned")" --share-percent 20

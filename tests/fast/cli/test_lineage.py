@@ -236,3 +236,19 @@ def test_a_cloud_without_lineage_deletes_as_before(
     monkeypatch.setattr(FakeGateway, "delete", lambda self, path: None, raising=False)
     monkeypatch.setattr(file, "gateway_of", lambda *_, **__: FakeGateway())
     assert signed_in("tuning", "file", "delete", FILE, "--yes").code == 0
+
+
+def test_files_are_listed_whole(signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploaded = {"id": FILE, "filename": "chats.jsonl", "bytes": 12345, "purpose": "fine-tune"}
+    page = {"data": [uploaded | {"created_at": 1795776532, "sha256": "a" * 64}], "has_more": False}
+    monkeypatch.setattr(FakeGateway, "get", lambda self, path: page)
+    monkeypatch.setattr(file, "gateway_of", lambda *_, **__: FakeGateway())
+    ran = signed_in("tuning", "file", "list")
+    assert ran.code == 0, ran.err
+    assert FILE in ran.out and "12,345" in ran.out and "a" * 64 in ran.out
+
+
+def test_an_answer_without_the_model_is_no_traceback(signed_in: Neo, traced: FakeServer) -> None:
+    traced.serve(f"{LINEAGE}/GetLineage", contract.method(f"{LINEAGE}/GetLineage").output())
+    ran = signed_in("model", "lineage", NAME)
+    assert ran.code and "has no model:" in ran.err

@@ -33,6 +33,7 @@ HAND_MADE = {
     "nebius.billing.v1.CalculatorService", "nebius.billing.v1alpha1.CalculatorService",
     "neocloud.billing.v1.TcoService", "neocloud.billing.v1.TokenPriceService",
     "neocloud.inference.v1.GatewayService", "neocloud.operator.v1.ResourceService",
+    "neocloud.tuning.v1.LineageService",
     "neocloud.storage.v1.ObjectGatewayService", "neocloud.storage.v1.TemporaryKeyService",
     "neocloud.fleet.v1.NodeService", "neocloud.fleet.v1.HealthCheckService",
     "neocloud.fleet.v1.BreakFixService", "neocloud.fleet.v1.MaintenanceWindowService",

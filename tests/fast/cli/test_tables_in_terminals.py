@@ -21,7 +21,7 @@ WIDTHS = (60, 80, 200)
 _VERBS = (
     "create update delete activate deactivate block unblock start stop restart wake cancel pause resume purge"
     " undelete issue revoke add push set-client-secret submit cp mv sync invite backup restore"
-    " deploy tune evaluate create-default export inject"
+    " deploy tune evaluate create-default export inject override-gate promote roll-back rebuild"
 )
 CHANGES = frozenset(_VERBS.split())
 """Verbs of commands that change something; what they print is a page of what they made, as `get` does."""
@@ -48,6 +48,8 @@ NOT_SHOWN: Mapping[str, str] = {
         ("logs", "compute machine read-serial-log", "inference deployment read-log", "tuning job read-log"),
         "prints lines of a log, and no table",
     ),
+    "model lineage": "prints a tree: see test_lineage.py",
+    "tuning file list": "asks the model gateway: see test_lineage.py",
     "storage ls": "reads a bucket: see test_storage_lists.py",
     "storage verify": "reads the disks of a cloud on this machine: see test_storage.py",
     "storage mounts": "shows the mounts of this machine: see test_storage_mount.py",

@@ -76,9 +76,8 @@ def chat(
     with gateway_of(context, gateway, project) as opened:
         if once:
             if compare:
-                raise ClientError(
-                    "INVALID_ARGUMENT", "--once uses one model", "Omit --compare, or run the command twice"
-                )
+                next_step = "Omit --compare, or run the command twice"
+                raise ClientError("INVALID_ARGUMENT", "--once uses one model", next_step)
             _answer_once(opened, _model(opened, model), once, system, temperature, max_tokens)
             return
         for name in filter(None, (model, compare)):

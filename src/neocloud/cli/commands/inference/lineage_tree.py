@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from neocloud.cli.terminal import one_line
+from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ class Branch:
 
 def tree_lines(graph: "Lineage", model_id: str) -> list[str]:
     """Return the lines: the model, under it its causes, each with its own, and then its results."""
-    root = _Tree(graph).branch("model", f"model:{model_id}")
+    tree, key = _Tree(graph), f"model:{model_id}"
+    if key not in tree.nodes:
+        raise ClientError("INTERNAL", f"The cloud's answer has no {key}", "Try again; tell its operator")
+    root = tree.branch("model", key)
     lines = list(_lines(root, "", ""))
     if any(each.is_reported for node in graph.nodes for each in node.facts):
         lines += ["", f"{REPORTED} reported by the job, whose user can write it"]
@@ -73,14 +77,14 @@ def tree_lines(graph: "Lineage", model_id: str) -> list[str]:
 
 class _Tree:
     def __init__(self, graph: "Lineage") -> None:
-        self._nodes = {node.key: node for node in graph.nodes}
+        self.nodes = {node.key: node for node in graph.nodes}
         self._edges = list(graph.edges)
         self._shown = set[str]()
 
     def branch(self, label: str, key: str, *, is_result: bool = False) -> Branch:
         """Return a node with its causes, unless it is a result, and its results. A node that is shown above
         has no branches."""
-        found = Branch(label, self._nodes[key])
+        found = Branch(label, self.nodes[key])
         if key in self._shown:
             return found
         self._shown.add(key)
@@ -93,16 +97,16 @@ class _Tree:
     def _causes(self, key: str) -> Iterator[Branch]:
         for relation, label in CAUSES.items():
             for edge in self._edges:
-                if edge.target == key and edge.relation == relation and edge.source in self._nodes:
+                if edge.target == key and edge.relation == relation and edge.source in self.nodes:
                     yield self.branch(label, edge.source)
 
     def _results(self, key: str, *, all_of_them: bool) -> Iterator[Branch]:
         """Yield the results of a node; of a cause only its cost, checkpoints and evaluation."""
         for edge in self._edges:
-            if edge.source != key or edge.target not in self._nodes:
+            if edge.source != key or edge.target not in self.nodes:
                 continue
             if edge.relation == "of":
-                yield self.branch(_type(self._nodes[edge.target]).lower(), edge.target, is_result=True)
+                yield self.branch(_type(self.nodes[edge.target]).lower(), edge.target, is_result=True)
             elif edge.relation in RESULTS and (all_of_them or edge.relation == "saved by"):
                 yield self.branch(RESULTS[edge.relation], edge.target, is_result=True)
 
