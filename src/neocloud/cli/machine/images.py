@@ -32,6 +32,7 @@ from neocloud.cli.machine.disk_architecture import (
 from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import exists_in_home
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.json_values import as_object
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
@@ -94,14 +95,13 @@ def build_images(names: Sequence[str], home: Path, show: Callable[[str], None]) 
     def build(name: str) -> None:
         build_image(name, home, lambda line: show(f"{name}: {line}"), running=running)
 
-    with ThreadPoolExecutor(max(len(names), 1)) as pool:
-        try:
-            for done in as_completed([pool.submit(build, name) for name in names]):
-                done.result()
-        except BaseException:
-            for process in running:
-                _stop(process)
-            raise
+    def stop() -> None:
+        for process in running:
+            _stop(process)
+
+    with ThreadPoolExecutor(max(len(names), 1)) as pool, undo_on_error(stop):
+        for done in as_completed([pool.submit(build, name) for name in names]):
+            done.result()
 
 
 def build_image(
