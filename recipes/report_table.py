@@ -39,6 +39,9 @@ def table(path: Path) -> str:
             if any(value is not None for value in values):
                 shown = ["-" if value is None else f"{value:,.{decimals}f}" for value in values]
                 lines.append(f"{label:<24}{shown[0]:>12}{shown[1]:>12}")
+        if found := report["details"].get("right_answers"):
+            label = f"right answers of {found['asked']}"
+            lines.append(f"{label:<24}{found['base_model']:>12}{found['finetuned_model']:>12}")
         return "\n".join([*lines, *_sample(report)])
     except (KeyError, TypeError, ValueError) as error:
         raise RecipeError(f"{path}: not a report of evaluator.py ({error})") from error

@@ -111,6 +111,7 @@ def test_the_table_shows_both_models(report: Path, capsys: pytest.CaptureFixture
     assert report_table.main([str(report)]) == 0
     assert capsys.readouterr().out == shown
     assert "perplexity" in shown and "accuracy, exact match" in shown and "customer:" in shown
+    assert "right answers of 6" in shown
 
 
 def test_a_file_that_is_no_report_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
