@@ -342,8 +342,8 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/evaluate.md": Reader(
         not_run={
-            "neo evaluate --base tiny --candidate bank --data": EVALUATION,
-            "neo evaluate --base tiny --candidate bank --tasks": LM_EVAL,
+            "neo evaluate --base smollm2 --candidate bank --data": EVALUATION,
+            "neo evaluate --base smollm2 --candidate bank --tasks": LM_EVAL,
             "scripts/install-client": INTERNET,
             "neo tco --set workers=4 --measure": "tests/long/inference/test_evaluation.py::"
             "test_what_a_conversation_costs_at_the_speed_it_is_served",
