@@ -66,6 +66,18 @@ EVALUATION = (
     "the emulator has no gateway: tests/long/inference/test_evaluation.py::test_a_model_is_as_good_as_itself"
 )
 ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py::test_a_question_is_asked"
+GATED = (
+    "needs a job that has ended: tests/fast/services/inference/test_gates.py"
+    "::test_a_withheld_adapter_is_neither_loaded_nor_routed_until_it_is_overridden"
+)
+RELEASED = (
+    "the emulator has no gateway: tests/real/model_gateway/routing/test_releases.py"
+    "::test_a_candidate_answers_its_share_and_is_counted"
+)
+TRACED = (
+    "needs a job that has ended: tests/fast/services/tuning/test_lineage.py"
+    "::test_a_model_is_traced_from_data_to_cost"
+)
 LM_EVAL = "needs lm-eval: tests/real/recipes/test_lm_eval_tasks.py"
 MOUNT = (
     "needs FUSE: tests/real/emulator/test_storage_commands.py::test_a_bucket_is_mounted_until_it_is_unmounted"
@@ -338,12 +350,18 @@ READERS: Mapping[str, Reader] = {
             "from openai": GATEWAY,
             "import": GATEWAY,
             "from langchain": GATEWAY,
+            "neo inference release create": RELEASED,
+            "neo inference release promote": RELEASED,
+            "neo inference release roll-back": RELEASED,
         },
     ),
     "docs/guides/evaluate.md": Reader(
         not_run={
             "neo evaluate --base smollm2 --candidate bank --data": EVALUATION,
             "neo evaluate --base smollm2 --candidate bank --tasks": LM_EVAL,
+            "neo evaluate --base bank --candidate": EVALUATION,
+            "neo tune": GATED,
+            "neo model override-gate": GATED,
             "scripts/install-client": INTERNET,
             "neo tco --set workers=4 --measure": "tests/long/inference/test_evaluation.py::"
             "test_what_a_conversation_costs_at_the_speed_it_is_served",
@@ -359,6 +377,12 @@ READERS: Mapping[str, Reader] = {
                 "needs a job that runs: tests/fast/model_gateway/openai_files/test_fine_tuning.py"
             ),
             "neo tuning": REAL_TUNING,
+            "neo model lineage": TRACED,
+            "neo model list --trained-on": TRACED,
+            "neo model rebuild": (
+                "needs a job that has ended: "
+                "tests/fast/cli/test_lineage.py::test_a_model_is_built_again_from_what_was_recorded"
+            ),
             '{"messages"': "a line of data",
             "file =": GATEWAY,
         }
