@@ -71,7 +71,7 @@ class HttpModelServerClient:
             raise ModelServerUnreachable(f"{address} did not answer with a list of models") from error
 
     async def load(self, address: str, key: str, name: str, path: str) -> None:
-        # Without `load_inplace`: vLLM keeps it with the adapter, and would read the files again for each token.
+        # Without `load_inplace`: vLLM keeps it with the adapter, and reads the files again for each token.
         body = {"lora_name": name, "lora_path": path}
         await self._call("POST", address, key, "/v1/load_lora_adapter", body, LONG_SECONDS)
 
