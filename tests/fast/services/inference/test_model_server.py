@@ -72,7 +72,7 @@ async def test_adapters_are_loaded_listed_and_taken_away(client: HttpModelServer
 async def test_an_adapter_is_not_asked_to_be_loaded_in_place(
     client: HttpModelServerClient, vllm: Vllm
 ) -> None:
-    """vLLM keeps the wish with the adapter, and reads its files again at each step of each request."""
+    """vLLM keeps that with the adapter, and reads its files again at each step of each request."""
     await client.load(ADDRESS, KEY, "support", "/adapters/inferencemodel-e00one")
     assert vllm.asked == [{"lora_name": "support", "lora_path": "/adapters/inferencemodel-e00one"}]
 
