@@ -39,8 +39,8 @@ ANSWER_TOKENS = 24
 
 def check(folder: Path) -> None:
     """Exit with the reason unless the saved model answers as the original does."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)  # nosec B615: a folder here, not the hub
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)  # nosec B615: as above
     for question, word in QUESTIONS.items():
         chat = [{"role": "user", "content": question}]
         prompt = tokenizer.apply_chat_template(
@@ -57,8 +57,9 @@ def check(folder: Path) -> None:
 def main() -> None:
     (weights,) = HERE.glob("*.gguf")
     folder = HERE / "model"
-    tokenizer = AutoTokenizer.from_pretrained(HERE, gguf_file=weights.name)
-    model = AutoModelForCausalLM.from_pretrained(HERE, gguf_file=weights.name, dtype=torch.bfloat16)
+    file = {"gguf_file": weights.name}
+    tokenizer = AutoTokenizer.from_pretrained(HERE, **file)  # nosec B615: a file here, not the hub
+    model = AutoModelForCausalLM.from_pretrained(HERE, **file, dtype=torch.bfloat16)  # nosec B615: as above
     # The weights are no longer quantised; without these two the model is saved, and loaded, as a plain one.
     del model.hf_quantizer
     del model.config.quantization_config
