@@ -1,6 +1,7 @@
 """`neo model add` of an adapter: it can be called once the command ends, where a deployment takes it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,26 @@ def test_an_id_of_the_hub_needs_no_registry(signed_in: Neo, adding: FakeServer) 
     adding.serve(f"{REGISTRIES}/GetByName", refuse)
     assert signed_in(*HUB_ADD).code == 0
     assert adding.asked(CREATE)[0].spec.source.hub.id == "team/support"
+
+
+def test_a_name_without_a_source_is_no_id_of_the_hub(signed_in: Neo, adding: FakeServer) -> None:
+    ran = signed_in("model", "add", "assistant")
+    assert ran.code and "assistant does not come with Neocloud; smollm2 does" in ran.err
+    assert "neo model add assistant SOURCE" in ran.err and not adding.asked(CREATE)
+
+
+def test_a_model_that_comes_along_is_made_on_the_clouds_machine(signed_in: Neo, adding: FakeServer) -> None:
+    """The profile of these tests is of a cloud elsewhere."""
+    ran = signed_in("model", "add", "smollm2")
+    assert ran.code and "made on the cloud's own machine" in ran.err and not adding.asked(CREATE)
+
+
+def test_a_folder_of_that_name_is_taken_where_it_is_named(
+    signed_in: Neo, adding: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "smollm2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ran = signed_in("model", "add", "mine", "smollm2", "--in-place")
+    assert ran.code == 0, ran.err
+    (request,) = adding.asked(CREATE)
+    assert request.spec.source.folder == str(tmp_path / "smollm2") and not request.spec.license

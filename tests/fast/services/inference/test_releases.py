@@ -143,3 +143,18 @@ async def test_only_models_that_are_served_take_part(cloud: FakeCloud) -> None:
             spec={"model_id": ids["bank"], "candidate_model_id": ids[candidate], "share_percent": 10},
         )
         assert complaint in refused.message
+
+
+async def test_a_release_takes_over_no_name_of_another_project(cloud: FakeCloud) -> None:
+    """Who may make releases in one project would else read the prompts of another, or stop its answers."""
+    ids = await served(cloud, 1)
+    made = await cloud.call(
+        "nebius.iam.v1.ProjectService/Create", metadata={"parent_id": cloud.tenant_id, "name": "other"}
+    )
+    refused = await cloud.refusal(
+        f"{SERVICE}/Create",
+        metadata={"parent_id": made.resource_id, "name": "mine"},
+        spec={"model_id": ids["bank"], "candidate_model_id": ids["v0"], "share_percent": 99},
+    )
+    assert refused.code is Code.INVALID_ARGUMENT and "there is no such model" in refused.message
+    assert await routed(cloud) == []

@@ -14,6 +14,8 @@ from neocloud.client.errors import ClientError
 class OfferedModel:
     """A model that `neo model add NAME` needs no source for."""
 
+    image: str
+    """The image that it is made as; the name by which it is asked for, too."""
     title: str
     license: str
     """SPDX identifier."""
@@ -22,6 +24,7 @@ class OfferedModel:
 
 CATALOGUE = {
     images.SMOLLM2: OfferedModel(
+        images.SMOLLM2,
         "SmolLM2-135M-Instruct",
         "Apache-2.0",
         "SmolLM2-135M-Instruct by Hugging Face, for English; weights of 4 bits in bf16.",
@@ -29,12 +32,12 @@ CATALOGUE = {
 }
 
 
-def catalogue_folder(cloud: ProjectClient, name: str) -> Path:
+def catalogue_folder(cloud: ProjectClient, offered: OfferedModel) -> Path:
     """Return the folder of the model on this machine, after making it where it is not there yet.
 
     Raises ClientError where the cloud runs on another machine or the model cannot be made.
     """
-    offered = CATALOGUE[name]
+    name = offered.image
     if not cloud.profile.home:
         raise ClientError(
             "INVALID_ARGUMENT",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.inference.catalogue import CATALOGUE, catalogue_folder
+from neocloud.cli.commands.inference.catalogue import CATALOGUE, OfferedModel, catalogue_folder
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.lineage import lineage, models_trained_on
 from neocloud.cli.commands.inference.price import callable_name, optional_list
@@ -124,8 +124,7 @@ def add(
       neo model add support s3://models/support --base assistant
       neo model add support team/support:v1 --base assistant
     """
-    source = source or name
-    offered = CATALOGUE.get(source)
+    offered = _offered(name, source)
     spec: JsonObject = {
         "license": license or (offered.license if offered else ""),
         "description": description or (offered.description if offered else ""),
@@ -134,7 +133,10 @@ def add(
     }
     if base:
         spec["base_model_id"] = cloud.find(MODELS, base).metadata.id
-    spec["source"] = _source_of(cloud, name, source, revision, in_place=in_place)
+    if offered is not None:
+        spec["source"] = {"folder": str(copy_in(cloud, name, catalogue_folder(cloud, offered)))}
+    else:
+        spec["source"] = _source_of(cloud, name, source, revision, in_place=in_place)
     model = _create(cloud, name, spec)
     text = f"Model {name} is READY: {_summary(model)}."
     deployment = _wait_until_served(cloud, model) if base else ""
@@ -142,10 +144,24 @@ def add(
     _show(model, output, f"{text}\n" + (f"Deployment {deployment} serves it." if deployment else next_step))
 
 
+def _offered(name: str, source: str) -> OfferedModel | None:
+    """Return the model of the catalogue that is meant; a folder here of its name comes first.
+
+    Raises ClientError where no source is given and the name is not in the catalogue.
+    """
+    if source:
+        return None if Path(source).is_dir() else CATALOGUE.get(source)
+    if name not in CATALOGUE:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{name} does not come with Neocloud; {', '.join(CATALOGUE)} does",
+            f"Say where it is: neo model add {quote(name)} SOURCE",
+        )
+    return CATALOGUE[name]
+
+
 def _source_of(cloud: ProjectClient, name: str, source: str, revision: str, *, in_place: bool) -> JsonObject:
     """Return the ModelSource that the argument means. Copies a folder of this machine into the cloud."""
-    if source in CATALOGUE:
-        return {"folder": str(copy_in(cloud, name, catalogue_folder(cloud, source)))}
     folder = Path(source).expanduser()
     if source.startswith(SCHEME):
         bucket, _, prefix = source.removeprefix(SCHEME).partition("/")

@@ -75,9 +75,14 @@ class ReleaseRules(Rules[Release]):
 
 
 def _served(row: Resource | None, new: Release, reader: ResourceReader) -> tuple[str, bool | None]:
-    """Return why the model cannot take part, and whether it returns vectors."""
-    tenant = tenant_of(new.metadata.parent_id, reader)
-    if row is None or row.kind != MODEL or row.deleted_at or tenant_of(row.parent_id, reader) != tenant:
+    """Return why the model cannot take part, and whether it returns vectors.
+
+    Both models are of the release's own project: names are of the tenant, and who may make releases in one
+    project must not get the requests of another.
+    """
+    project_id = new.metadata.parent_id
+    tenant = tenant_of(project_id, reader)
+    if row is None or row.kind != MODEL or row.deleted_at or row.parent_id != project_id:
         return "there is no such model; `neo model list` shows them", None
     if is_withheld(ModelSpec.FromString(row.spec)):
         return f"{row.name} failed the gate of its fine-tuning job, so it is not served", None
