@@ -10,7 +10,7 @@ MODEL=${MODEL:-smollm2}
 OUT=${OUT:-out/bank}
 KEY=out/bank-key # the cluster accepts it; other results may be elsewhere
 CODE=/home/shared/finetune_code
-field() { python3 -c 'import json, sys; from functools import reduce; print(reduce(lambda at, key: at[key], sys.argv[1:], json.load(sys.stdin)))' "$@"; }
+folder_of() { neo model get "$1" --output json | python3 -c 'import json, sys; print(json.load(sys.stdin)["spec"]["source"]["folder"])'; }
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 mkdir -p out "$OUT"
 
@@ -35,9 +35,8 @@ RESULTS=$CODE/results/$name-$MODEL
 SETTINGS="OUT=$RESULTS"
 if [ "$MODEL" != tiny ]; then
   neo model get "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL"
-  neo model get "$MODEL" --output json > "$OUT/model.json"
   on_login test -e "/home/shared/models/$MODEL/config.json" ||
-    scp -q -F "$OUT/ssh_config" -r "$(field spec source folder < "$OUT/model.json")" "bank:/home/shared/models/$MODEL"
+    scp -q -F "$OUT/ssh_config" -r "$(folder_of "$MODEL")" "bank:/home/shared/models/$MODEL"
   SETTINGS="$SETTINGS MODEL=/home/shared/models/$MODEL CONFIG=$CODE/config_$MODEL.json"
 fi
 if [ -n "${DATA:-}" ]; then

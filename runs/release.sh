@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# From data to a release: look at the data, tune, let a gate refuse, tune on better data, release by shares, explain, pay.
+# From data to a release: dry run, tuning, a gate that refuses, better data, a release by shares, lineage, bill.
 #   bash runs/release.sh          as root, from a checkout, after `make setup`; uses the cloud that runs here, or starts one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 OUT=${OUT:-out/release}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-id_of() { neo model get "$1" --output json | jq -r .metadata.id; }
+field() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]][sys.argv[2]])' "$@"; }
+id_of() { neo model get "$1" --output json | field metadata id; }
 mkdir -p "$OUT"
 
 say "1. A cloud and a base model"
@@ -17,7 +18,7 @@ python3 recipes/make_dataset.py --conversations 20 --output "$OUT/few.csv" --tes
 python3 recipes/make_dataset.py --conversations 280 --output "$OUT/more.csv"
 neo tune "$OUT/few.csv" --base smollm2 --validation "$OUT/test.csv" --dry-run
 
-say "3. The gate: half the perplexity, answers like the bank's, none that rambles"
+say "3. The gate: half the perplexity, answers like the bank's, none too long"
 cat > "$OUT/gate.json" <<'END'
 {"rules": [
   {"rule": "better", "metric": "perplexity", "percent": 50, "confidence": 95},
@@ -37,7 +38,7 @@ neo tune "$OUT/few.csv" --base smollm2 --suffix few --config "$OUT/settings.json
 say "5. Tune on more: the gate passes, and the model is served beside its base"
 neo tune "$OUT/more.csv" --base smollm2 --suffix more --config "$OUT/settings.json" --validation "$OUT/test.csv" \
   --gate "$OUT/gate.json" --serve --output json > "$OUT/job.json"
-tuned=$(jq -r .status.fine_tuned_model "$OUT/job.json")
+tuned=$(field status fine_tuned_model < "$OUT/job.json")
 
 say "6. Release it for 20 of 100 requests to smollm2, look, and promote it"
 neo inference release create bank --model-id "$(id_of smollm2)" --candidate-model-id "$(id_of "$tuned")" --share-percent 20
