@@ -146,7 +146,7 @@ async def test_only_models_that_are_served_take_part(cloud: FakeCloud) -> None:
 
 
 async def test_a_release_takes_over_no_name_of_another_project(cloud: FakeCloud) -> None:
-    """Who may make releases in one project would else read the prompts of another, or stop its answers."""
+    """The right to make releases in one project gives neither the prompts of another nor a way to stop it."""
     ids = await served(cloud, 1)
     made = await cloud.call(
         "nebius.iam.v1.ProjectService/Create", metadata={"parent_id": cloud.tenant_id, "name": "other"}
