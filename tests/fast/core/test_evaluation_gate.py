@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import text_scores
 from neocloud.core.evaluation_gate import (
     JOB_METRICS,
     METRICS,
@@ -36,10 +35,6 @@ def score(base: float, finetuned: float, better: str = "higher", bounds: Bounds 
 def judged(rule: dict[str, Any], scores: dict[str, Any], **details: Any) -> Verdict:
     gate = parse_gate(json.dumps({"rules": [rule]}), METRICS)
     return decide({"details": {"scores": scores, **details}}, gate)
-
-
-def test_the_recipe_has_the_same_scores_and_directions() -> None:
-    assert {name: metric.better for name, metric in METRICS.items()} == text_scores.BETTER
 
 
 def test_ten_per_cent_better_means_a_lower_perplexity() -> None:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 import text_scores
+from neocloud.core.evaluation_gate import METRICS
 from text_scores import bleu, comparison, exact_match, rouge
 
 
@@ -147,3 +148,7 @@ def test_a_judge_s_preferences_are_a_score_of_both() -> None:
     assert (
         found["regressions"]["count"] == 2 + 10 - 0
     )  # the two, and every fourth answer that the judge liked less
+
+
+def test_the_recipe_has_the_same_scores_and_directions() -> None:
+    assert {name: metric.better for name, metric in METRICS.items()} == text_scores.BETTER
