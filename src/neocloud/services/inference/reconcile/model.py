@@ -31,7 +31,7 @@ from neocloud.services.inference.public import (
 )
 from neocloud.services.inference.reconcile.backends import last_lines
 from neocloud.services.inference.reconcile.reader import ModelReader
-from neocloud.services.inference.reconcile.weight_copies import WeightCopies
+from neocloud.services.inference.reconcile.weight_copies import NoRoom, WeightCopies
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import FETCH_POD, fetch_objects
 from neocloud.services.inference.types import (
@@ -169,6 +169,8 @@ class ModelReconciler:
             is_going_on = self._copying.is_going_on(scope.model_id)
         except (Unreadable, CannotPull) as error:
             raise _refused(error) from error
+        except NoRoom as error:
+            raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
         if not is_going_on:
             if await self._copies.is_there(scope.model_id):
                 return
