@@ -56,8 +56,7 @@ NOT_SHOWN: Mapping[str, str] = {
 }
 
 EXIT_CODES = {"status": {5}, "fleet check": {0, 1}}
-"""Exit codes of commands that show something else than success: no cloud runs on this machine, whose own checks may
-fail."""
+"""Exit codes of commands that show something else than success: no cloud runs here, whose own checks may fail."""
 
 LISTS = {
     " ".join(path[1:]): command
