@@ -49,6 +49,7 @@ NOT_SHOWN: Mapping[str, str] = {
         "prints lines of a log, and no table",
     ),
     "model lineage": "prints a tree: see test_lineage.py",
+    "inference feedback list": "asks the model gateway: see test_feedback.py",
     "tuning file list": "asks the model gateway: see test_lineage.py",
     "storage ls": "reads a bucket: see test_storage_lists.py",
     "storage verify": "reads the disks of a cloud on this machine: see test_storage.py",
@@ -56,7 +57,7 @@ NOT_SHOWN: Mapping[str, str] = {
 }
 
 EXIT_CODES = {"status": {5}, "fleet check": {0, 1}}
-"""Exit codes of commands that show something else than success: no cloud runs here, whose own checks may fail."""
+"""Exit codes of commands that do not show success: this host has no cloud, and its own checks may fail."""
 
 LISTS = {
     " ".join(path[1:]): command
