@@ -20,6 +20,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     Model,
     Replica,
     ReplicaReservationSpec,
+    WeightsQuality,
 )
 from neocloud.services.compute.public import check_fits, held_by_others, holder_name, needs_capacity_check
 from neocloud.services.inference.render import ModelServerView
@@ -80,6 +81,8 @@ class DeploymentScope:
     """The replicas of the new status, by name."""
     observed: Mapping[str, ReplicaStatus] = field(default_factory=dict[str, ReplicaStatus])
     plan: MemoryPlan | None = None
+    quality: WeightsQuality | None = None
+    """Quality of weights of fewer bits; None until they are made."""
     desired: int = 0
     """How many replicas there should be."""
     resync_seconds: float = LONGEST_RESYNC_SECONDS
@@ -124,6 +127,8 @@ async def read_scope(context: Context) -> DeploymentScope:
     for replica in deployment.status.replicas:
         scope.records[replica.name] = Replica()
         scope.records[replica.name].CopyFrom(replica)
+    if deployment.status.HasField("weights_quality"):
+        scope.quality = deployment.status.weights_quality
     if model is not None and deployment.spec.max_adapters:
         scope.adapters = await _ready_adapters(scope, model)
     return scope

@@ -136,4 +136,6 @@ def _options(resources: SlurmResources) -> list[str]:
         options.append(f"--mem={resources.memory_gibibytes}G")
     if resources.gpus:
         options.append(f"--gres=gpu:{resources.gpus}")
+    if resources.worker:
+        options.append(f"--nodelist={resources.worker}")
     return options

@@ -21,6 +21,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     ModelStatus,
     ReplicaReservationSpec,
 )
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.public import MonthlySpending
 from neocloud.services.inference.rules.memory import deployment_plan, only_embeds, shape_of
@@ -32,9 +33,11 @@ from neocloud.services.inference.types import (
     ModelState,
     embeds,
     flavours_namespace,
+    has_fewer_bits,
     is_withheld,
     users_namespace,
 )
+from neocloud.services.slurm.types import worker_names
 
 SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60
@@ -61,6 +64,7 @@ class DeploymentRules(Rules[Deployment]):
         model = _model(new, reader)
         if old is None:
             found += [*_model_violations(new, model, reader), *_task_violations(new, model, reader)]
+        found += _weights_violations(new.spec)
         if not found and model is not None:
             found += _memory_violations(new, model, reader)
         if not found:
@@ -172,6 +176,23 @@ def _task_violations(new: Deployment, model: Resource | None, reader: ResourceRe
                 return
 
 
+def _weights_violations(spec: DeploymentSpec) -> Iterable[Violation]:
+    if not has_fewer_bits(spec):
+        if spec.accept_lower_quality:
+            yield Violation("spec.accept_lower_quality", "is for weights of fewer bits; set `weights`, too")
+        return
+    if spec.slurm_cluster_id:
+        yield Violation(
+            "spec.weights",
+            "must be ORIGINAL on a Slurm cluster; add a model whose weights have fewer bits"
+            " (recipes/quantize.py makes one)",
+        )
+    if embeds(spec):
+        yield Violation(
+            "spec.weights", "must be ORIGINAL: their quality is compared by text that is generated"
+        )
+
+
 def _scaling_violations(spec: DeploymentSpec) -> Iterable[Violation]:
     scaling = spec.scaling
     if scaling.max_replicas < scaling.min_replicas:
@@ -192,6 +213,8 @@ def _shape_violations(new: Deployment, reader: ResourceReader) -> Iterable[Viola
             )
         elif row.deleted_at is not None:
             yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
+        else:
+            yield from _worker_violations(spec.slurm_resources.worker, row)
         if spec.platform or spec.preset:
             yield Violation("spec.platform", "must be empty on a Slurm cluster; set slurm_resources instead")
         return
@@ -207,6 +230,18 @@ def _shape_violations(new: Deployment, reader: ResourceReader) -> Iterable[Viola
         )
     else:
         yield from preset_violations(spec.platform, spec.preset, "spec")
+
+
+def _worker_violations(worker: str, cluster: Resource) -> Iterable[Violation]:
+    names = worker_names(ClusterSpec.FromString(cluster.spec))
+    if worker and worker not in names:
+        sets = [
+            [name for name, each in names.items() if each == node_set] for node_set in set(names.values())
+        ]
+        there = ", ".join(sorted(f"{each[0]} to {each[-1]}" if each[1:] else each[0] for each in sets))
+        yield Violation(
+            "spec.slurm_resources.worker", f"{cluster.name} has no {worker}; it has {there or 'no workers'}"
+        )
 
 
 def _memory_violations(new: Deployment, model: Resource, reader: ResourceReader) -> Iterable[Violation]:
