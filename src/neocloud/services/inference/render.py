@@ -34,7 +34,7 @@ KEY_SECRET = "engine-key"
 MODEL_PATH = "/model"
 MODEL_FOLDER = "model"
 """The copy of a model in the folder that the recipe for weights of fewer bits fills."""
-QUANTIZE_POD, CODE_PATH, RESULT_PATH = "quantize", "/code", "/out"
+RECIPE_POD, CODE_PATH, RESULT_PATH = "recipe", "/code", "/out"
 ADAPTERS_PATH = "/adapters"
 KEY_FOLDER = "/run/neocloud/engine"
 FETCH_POD = "fetch"
@@ -220,37 +220,35 @@ def fetch_objects(name: str, image: str, target: Path, hub: HubSource) -> list[M
 
 
 @dataclass(frozen=True)
-class QuantizeView:
-    """The work of making weights of fewer bits, in a pod with the hardware of a replica."""
+class RecipeView:
+    """A recipe that reads a model and leaves its result in a folder, in a pod of its own."""
 
     namespace: str
-    deployment_name: str
+    label: str
     image: str
     code: Path
     """The folder of the recipes."""
     result: Path
     weights: Path
     weights_path: str
-    bits: str
-    """ "int8" or "int4"."""
+    script: str
+    """The file of the recipe; its arguments begin with the folders of model and result."""
+    options: tuple[str, ...]
     cpus: int
     memory_mib: int
     gpus: int = 0
     gpu_type: str = ""
-    no_comparison: str = ""
-    """Why the quality is not compared; "" where it is."""
 
 
-def quantize_objects(view: QuantizeView) -> list[Manifest]:
-    """Return a pod that makes the weights and compares them. It can open no connection."""
-    reason = ("--no-comparison", view.no_comparison) if view.no_comparison else ()
+def recipe_objects(view: RecipeView) -> list[Manifest]:
+    """Return a pod that runs the recipe. It can open no connection."""
     device = {} if view.gpus else _cpu_variables(cache_gib=1)
     container = Container(
-        name=QUANTIZE_POD,
+        name=RECIPE_POD,
         image=view.image,
         image_pull_policy="Never",
-        command=("/usr/bin/python3", f"{CODE_PATH}/quantize.py"),
-        args=(MODEL_PATH, RESULT_PATH, "--weights", view.bits, *reason),
+        command=("/usr/bin/python3", f"{CODE_PATH}/{view.script}"),
+        args=(MODEL_PATH, RESULT_PATH, *view.options),
         env=variables(
             {
                 **SERVING_VARIABLES,
@@ -275,9 +273,9 @@ def quantize_objects(view: QuantizeView) -> list[Manifest]:
         Volume.of_host("out", str(view.result), "Directory"),
         Volume.in_memory("shm", f"{max(256, view.memory_mib // 8)}Mi"),
     )
-    pod = replace(_pod(view.namespace, QUANTIZE_POD, container, volumes), gpu_type=view.gpu_type)
+    pod = replace(_pod(view.namespace, RECIPE_POD, container, volumes), gpu_type=view.gpu_type)
     policy = NetworkPolicy(name="same-namespace-only", namespace=view.namespace, denies_egress=True)
-    return [namespace_object(view.namespace, view.deployment_name), policy, pod]
+    return [namespace_object(view.namespace, view.label), policy, pod]
 
 
 def adapter_path(adapter_id: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import Reference
+from neocloud.services.inference.reconcile import quantized_weights
 from tests.fast.services.inference.cloud import POD_SHAPE, FakeCloud, fake_cloud, write_model
 
 RESULT = {
@@ -26,7 +27,8 @@ RESULT = {
 
 
 @pytest_asyncio.fixture
-async def cloud(tmp_path: Path) -> AsyncIterator[FakeCloud]:
+async def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCloud]:
+    monkeypatch.setattr(quantized_weights, "POLL_SECONDS", 0.02)
     async with fake_cloud(tmp_path / "home") as running:
         yield running
 
@@ -40,7 +42,7 @@ async def deploy(cloud: FakeCloud, **spec: Any) -> str:
 
 
 async def pod_of(cloud: FakeCloud, deployment_id: str) -> Reference:
-    pod = Reference("Pod", f"{deployment_id}-weights", "quantize")
+    pod = Reference("Pod", f"{deployment_id}-weights", "recipe")
     await cloud.when(deployment_id, lambda _: pod in cloud.engine.world.pods)
     return pod
 

@@ -21,7 +21,7 @@ from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import last_lines
 from neocloud.services.inference.reconcile.scope import DeploymentScope
-from neocloud.services.inference.render import MODEL_FOLDER, QUANTIZE_POD, QuantizeView, quantize_objects
+from neocloud.services.inference.render import MODEL_FOLDER, RECIPE_POD, RecipeView, recipe_objects
 from neocloud.services.inference.rules.memory import holds_original, replica_shape
 from neocloud.services.inference.types import DeploymentReason
 
@@ -69,15 +69,15 @@ class QuantizedWeights:
         if scope.quality is not None and await asyncio.to_thread((folder / MODEL_FOLDER).is_dir):
             return
         scope.quality = None
-        pod = (await self._engine.observe(name)).pod(QUANTIZE_POD)
+        pod = (await self._engine.observe(name)).pod(RECIPE_POD)
         if pod is None:
             await asyncio.to_thread(_empty, folder)
-            await self._engine.apply(quantize_objects(await self._view(scope, folder)))
+            await self._engine.apply(recipe_objects(await self._view(scope, folder)))
         if pod is None or pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED):
             bits = _bits(scope.spec)
             raise RetryLater(f"the {bits} weights are made and compared", delay_seconds=2 * POLL_SECONDS)
         if pod.phase is PodPhase.FAILED:
-            log = await last_lines(self._engine, Reference("Pod", name, QUANTIZE_POD), LOG_LINES)
+            log = await last_lines(self._engine, Reference("Pod", name, RECIPE_POD), LOG_LINES)
             raise Failed(DeploymentReason.WEIGHTS_FAILED, _failure(scope, log or pod.message))
         try:
             scope.quality = await asyncio.to_thread(_read, folder)
@@ -93,7 +93,7 @@ class QuantizedWeights:
         if await asyncio.to_thread(folder.is_dir):
             await asyncio.to_thread(remove_tree, folder)
 
-    async def _view(self, scope: DeploymentScope, folder: Path) -> QuantizeView:
+    async def _view(self, scope: DeploymentScope, folder: Path) -> RecipeView:
         assert scope.model is not None
         shape = preset(scope.spec.platform, scope.spec.preset)
         try:
@@ -109,20 +109,20 @@ class QuantizedWeights:
             text = f"The shared root with the model server is not built ({error}). Run: neo image build jail"
             raise Failed(DeploymentReason.IMAGE_MISSING, text) from error
         fits = holds_original(scope.model.status, replica_shape(shape, await self._engine.capabilities()))
-        return QuantizeView(
+        return RecipeView(
             namespace=_namespace(scope.id),
-            deployment_name=scope.deployment.metadata.name,
+            label=scope.deployment.metadata.name,
             image=image,
             code=code,
             result=folder,
             weights=weights.root,
             weights_path=weights.path,
-            bits=_bits(scope.spec),
+            script="quantize.py",
+            options=("--weights", _bits(scope.spec), *(() if fits else ("--no-comparison", NO_COMPARISON))),
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             gpus=shape.gpus,
             gpu_type=shape.gpu_type,
-            no_comparison="" if fits else NO_COMPARISON,
         )
 
 
