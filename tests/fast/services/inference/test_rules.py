@@ -118,6 +118,10 @@ async def test_a_worker_is_one_of_its_cluster(cloud: FakeCloud, model_id: str) -
     for worker in ("worker-4 --uid=0", "worker-[0-4]", "../x", "-w"):
         said = await refusal(cloud, "Deployment", "a", {**request, "slurm_resources": {"worker": worker}})
         assert "slurm_resources.worker" in said
+    said = await refusal(cloud, "Deployment", "a", {**request, "weights_in_memory": True})
+    assert "needs a submount in memory of more than 0.0 GiB, which lab lacks" in said
+    on_pods = {"model_id": model_id, **POD_SHAPE, "weights_in_memory": True}
+    assert "is for a Slurm cluster" in await refusal(cloud, "Deployment", "a", on_pods)
     said = await refusal(cloud, "Deployment", "a", {**request, "weights": "INT8"})
     assert "must be ORIGINAL on a Slurm cluster" in said
 

@@ -81,6 +81,13 @@ GpusOption = Annotated[int, typer.Option(help="GPUs of a replica on a cluster.")
 WorkerOption = Annotated[
     str, typer.Option(metavar="NAME", help="Worker of the cluster that replicas run on, e.g. worker-4.")
 ]
+WeightsInMemoryOption = Annotated[
+    bool,
+    typer.Option(
+        "--weights-in-memory",
+        help="Read the weights from a submount in memory of the cluster's workers, where they are kept.",
+    ),
+]
 MaxAdaptersOption = Annotated[
     int, typer.Option(help="Maximum LoRA adapters in a replica's memory at a time; 0: serve none.")
 ]
@@ -118,6 +125,7 @@ def service(
     task: TaskOption = Task.GENERATE,
     weights: WeightsOption = Weights.ORIGINAL,
     accept_lower_quality: AcceptLowerQualityOption = False,
+    weights_in_memory: WeightsInMemoryOption = False,
     by_hour: ByHourOption = False,
     price: PriceOption = "",
 ) -> JsonObject:
@@ -129,6 +137,7 @@ def service(
         "task": task.value.upper(),
         "weights": weights.value.upper(),
         "accept_lower_quality": accept_lower_quality,
+        "weights_in_memory": weights_in_memory,
         "charge": "BY_HOUR" if by_hour else "BY_TOKEN",
         **({"price": parsed_price(price, "--price")} if price else {}),
     }
@@ -168,7 +177,7 @@ def deploy(
       neo deploy bge-small --task embed
       neo deploy assistant --weights int8
       neo deploy assistant --on-slurm research --gpus 1
-      neo deploy assistant --on-slurm research --worker worker-4
+      neo deploy assistant --on-slurm research --worker worker-4 --weights-in-memory
       neo deploy assistant --price 0.10/0.40
     """
     found = cloud.find(MODELS, model)

@@ -24,7 +24,7 @@ from neocloud.messages.neocloud.inference.v1 import (
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.public import MonthlySpending
-from neocloud.services.inference.rules.memory import deployment_plan, only_embeds, shape_of
+from neocloud.services.inference.rules.memory import GIB, deployment_plan, only_embeds, shape_of
 from neocloud.services.inference.rules.model import tenant_of
 from neocloud.services.inference.types import (
     DEPLOYMENT,
@@ -41,6 +41,8 @@ from neocloud.services.slurm.types import worker_names
 
 SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60
+ROOM = 1.1
+"""The size of a folder in memory, as a multiple of the weights that are copied to it, is more than this."""
 
 
 class DeploymentRules(Rules[Deployment]):
@@ -215,9 +217,14 @@ def _shape_violations(new: Deployment, reader: ResourceReader) -> Iterable[Viola
             yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
         else:
             yield from _worker_violations(spec.slurm_resources.worker, row)
+            yield from _in_memory_violations(new, row, reader)
         if spec.platform or spec.preset:
             yield Violation("spec.platform", "must be empty on a Slurm cluster; set slurm_resources instead")
         return
+    if spec.weights_in_memory:
+        yield Violation(
+            "spec.weights_in_memory", "is for a Slurm cluster whose workers have a submount in memory"
+        )
     if spec.HasField("slurm_resources"):
         yield Violation(
             "spec.slurm_resources", "is for deployments on a Slurm cluster; set platform and preset"
@@ -241,6 +248,27 @@ def _worker_violations(worker: str, cluster: Resource) -> Iterable[Violation]:
         there = ", ".join(sorted(f"{each[0]} to {each[-1]}" if each[1:] else each[0] for each in sets))
         yield Violation(
             "spec.slurm_resources.worker", f"{cluster.name} has no {worker}; it has {there or 'no workers'}"
+        )
+
+
+def folder_in_memory(cluster: ClusterSpec, size_bytes: int) -> str:
+    """Return the submount in memory that has room for weights of this size; "" where there is none."""
+    fitting = [
+        each for each in cluster.submounts if each.in_memory and each.size_gibibytes * GIB > ROOM * size_bytes
+    ]
+    return max(fitting, key=lambda each: each.size_gibibytes).mount_path if fitting else ""
+
+
+def _in_memory_violations(new: Deployment, cluster: Resource, reader: ResourceReader) -> Iterable[Violation]:
+    if not new.spec.weights_in_memory:
+        return
+    model = _model(new, reader)
+    size = ModelStatus.FromString(model.status).size_bytes if model is not None else 0
+    if not folder_in_memory(ClusterSpec.FromString(cluster.spec), size):
+        yield Violation(
+            "spec.weights_in_memory",
+            f"needs a submount in memory of more than {ROOM * size / GIB:.1f} GiB, which {cluster.name}"
+            " lacks; add one to its spec (submounts: mount_path, size_gibibytes, in_memory)",
         )
 
 

@@ -8,7 +8,7 @@ says. Further requests wait in the model server.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neocloud.core.json_values import is_object
 from neocloud.engines.base import Capabilities
@@ -281,7 +281,10 @@ def deployment_plan(spec: DeploymentSpec, status: ModelStatus, shape: Shape) -> 
         adapter_rank=LARGEST_RANK,
         is_fast=is_fast(spec),
     )
-    return plan(model_size(status, spec.weights), shape, request)
+    size = model_size(status, spec.weights)
+    if spec.weights_in_memory:  # the copy in memory may count as the job's
+        size = replace(size, weights_bytes=size.weights_bytes + status.size_bytes)
+    return plan(size, shape, request)
 
 
 def holds_original(status: ModelStatus, shape: Shape) -> bool:
