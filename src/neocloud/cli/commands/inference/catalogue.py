@@ -1,5 +1,6 @@
 """Models that come with Neocloud: made on this machine from a package whose hash the lock names."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ class OfferedModel:
     license: str
     """SPDX identifier."""
     description: str
+    questions: Mapping[str, Sequence[str]]
+    """Questions that it answers right, each with words of which the answer has one."""
 
 
 CATALOGUE = {
@@ -28,6 +31,12 @@ CATALOGUE = {
         "SmolLM2-135M-Instruct",
         "Apache-2.0",
         "SmolLM2-135M-Instruct by Hugging Face, for English; weights of 4 bits in bf16.",
+        {
+            "What is the capital of France?": ["Paris"],
+            "What color is the sky on a clear day?": ["blue"],
+            "How many days are in a week?": ["7"],
+            "What is the opposite of hot?": ["cold"],
+        },
     )
 }
 
