@@ -28,7 +28,13 @@ CATALOGUE = {
         "SmolLM2-135M-Instruct",
         "Apache-2.0",
         "SmolLM2-135M-Instruct by Hugging Face, for English; weights of 4 bits in bf16.",
-    )
+    ),
+    images.MINILM: OfferedModel(
+        images.MINILM,
+        "all-MiniLM-L6-v2",
+        "Apache-2.0",
+        "all-MiniLM-L6-v2 by sentence-transformers: vectors of 384 numbers for English texts.",
+    ),
 }
 
 

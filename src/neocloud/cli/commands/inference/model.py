@@ -119,6 +119,7 @@ def add(
     Examples:
 
       neo model add smollm2
+      neo model add all-minilm-l6-v2
       neo model add assistant ./assistant-model --license Apache-2.0
       neo model add support ./support-adapter --base assistant
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
@@ -156,7 +157,7 @@ def _offered(name: str, source: str) -> OfferedModel | None:
     if name not in CATALOGUE:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"{name} does not come with Neocloud; {', '.join(CATALOGUE)} does",
+            f"{name} does not come with Neocloud; {' and '.join(CATALOGUE)} do",
             f"Say where it is: neo model add {quote(name)} SOURCE",
         )
     return CATALOGUE[name]
