@@ -33,7 +33,7 @@ EXPECTED = {
     "Ein Überweisungsauftrag über 5,00 €.": (-0.01751, 0.12634, 0.04563, 0.04842, -0.03592, 0.01216),
     "word " * 400: (-0.00812, -0.09559, -0.03867, 0.04966, -0.04379, 0.02372),
 }
-"""The first numbers of the vectors that the package's own load_model() makes (sentence-transformers 6.2.0)."""
+"""The first numbers of the vectors that load_model() of the package makes (sentence-transformers 6.2.0)."""
 TOLERANCE = 1e-3
 PARAPHRASE = ("The bank blocked my card.", "My payment card was locked by the bank.")
 UNRELATED = "Bees make honey in summer."
