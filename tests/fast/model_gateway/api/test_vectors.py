@@ -32,7 +32,7 @@ def rerank(**fields: Any) -> ModelRequest:
 
 
 def sent(request: ModelRequest) -> Json:
-    """What the model server gets."""
+    """Return the body for the model server."""
     return json.loads(request.for_model_server("engine"))
 
 
@@ -244,7 +244,7 @@ def test_the_right_endpoint_is_told(task: str, path: str, right: str) -> None:
 
 
 def test_tokens_of_another_tokenizer_are_told_apart_where_that_is_possible() -> None:
-    """LangChain counts in the tokens of OpenAI's models, unless it is told not to."""
+    """LangChain sends the tokens of OpenAI's models by default."""
     said = b'{"error": {"message": "Token id 40000 is out of vocabulary", "code": 400}}'
     error = model_server_error(400, said, served_name="vectors", name="vectors")
     assert error.status == 400 and "Token id 40000 is out of vocabulary. " in error.message

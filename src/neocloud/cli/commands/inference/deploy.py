@@ -157,11 +157,8 @@ def deploy(
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
         "scaling": {"min_replicas": least, "max_replicas": most},
-        "task": _task_of(found),
-        **offered,
+        **_with_task(found, offered),
     }
-    if spec["task"] != "GENERATE" and "price" in spec:
-        spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
     if on_slurm:
         spec["slurm_cluster_id"] = cloud.find(CLUSTERS, on_slurm).metadata.id
         spec["slurm_resources"] = resources
@@ -185,11 +182,16 @@ def deploy(
         warn_if_cut_off(cloud, f"{found.metadata.name}-fast" if fast else found.metadata.name)
 
 
-def _task_of(model: Any) -> str:
-    """Return what the model is made for; of one that an earlier release inspected, the cloud says if it is
-    something else than to generate text."""
-    found = ModelStatus.Task.Name(model.status.task)
-    return "GENERATE" if found == "TASK_UNSPECIFIED" else found
+def _with_task(model: Any, offered: JsonObject) -> JsonObject:
+    """Return the fields with the task that the model is made for, if they have none.
+
+    Of a model that an earlier release inspected, the cloud says if it cannot generate text.
+    """
+    made_for = ModelStatus.Task.Name(model.status.task)
+    spec = {"task": "GENERATE" if made_for == "TASK_UNSPECIFIED" else made_for, **offered}
+    if spec["task"] != "GENERATE" and "price" in spec:
+        spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
+    return spec
 
 
 def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:
