@@ -188,7 +188,7 @@ def _with_task(model: Any, offered: JsonObject) -> JsonObject:
     Of a model that an earlier release inspected, the cloud says if it cannot generate text.
     """
     made_for = ModelStatus.Task.Name(model.status.task)
-    spec = {"task": "GENERATE" if made_for == "TASK_UNSPECIFIED" else made_for, **offered}
+    spec: JsonObject = {"task": "GENERATE" if made_for == "TASK_UNSPECIFIED" else made_for, **offered}
     if spec["task"] != "GENERATE" and "price" in spec:
         spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
     return spec
