@@ -126,6 +126,7 @@ class NeoGroup(LazyGroup):
             "Models, the deployments that serve them, and token budgets.", PRODUCTS, is_derived=True
         ),
         "chat": Entry("Chat with models in the browser.", PRODUCTS),
+        "embed": Entry("Print the vectors of texts, or rank texts by a query.", PRODUCTS),
         "tune": Entry("Fine-tune a model: upload the data, train, compare, serve.", PRODUCTS, "tuning.tune"),
         "tuning": Entry("Fine-tuning jobs.", PRODUCTS, is_derived=True),
         "evaluate": Entry("Compare two served models.", PRODUCTS),

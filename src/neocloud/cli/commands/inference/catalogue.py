@@ -1,7 +1,7 @@
 """Models that come with Neocloud: made on this machine from a package whose hash the lock names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocloud.cli.machine import images
@@ -21,8 +21,9 @@ class OfferedModel:
     license: str
     """SPDX identifier."""
     description: str
-    questions: Mapping[str, Sequence[str]]
-    """Questions that it answers right, each with words of which the answer has one."""
+    questions: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Questions that it answers right, each with words of which the answer has one; none where it writes no
+    text."""
 
 
 CATALOGUE = {
@@ -37,7 +38,13 @@ CATALOGUE = {
             "How many days are in a week?": ["7"],
             "What is the opposite of hot?": ["cold"],
         },
-    )
+    ),
+    images.MINILM: OfferedModel(
+        images.MINILM,
+        "all-MiniLM-L6-v2",
+        "Apache-2.0",
+        "all-MiniLM-L6-v2 by sentence-transformers: vectors of 384 numbers for English texts.",
+    ),
 }
 
 

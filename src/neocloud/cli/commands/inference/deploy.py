@@ -27,7 +27,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
 from neocloud.core import contract
-from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
@@ -41,12 +41,23 @@ _NOT_HERE = frozenset({"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"})
 """Codes that mean that this machine lacks the GPU, or the memory for the model."""
 _RANGE = re.compile(r"(?P<least>\d{1,2})(\.\.(?P<most>\d{1,2}))?")
 
+_FIRST_CALLS = {
+    "GENERATE": (
+        "chat/completions",
+        '"max_tokens": 200, "messages": [{"role": "user", "content": "Hello"}]',
+    ),
+    "EMBED": ("embeddings", '"input": "Hello"'),
+    "RERANK": ("rerank", '"query": "Hello", "documents": ["Good morning", "An invoice"]'),
+}
+"""Path and body of a call to try, by task."""
+
 app = command_group()
 
 
 class Task(StrEnum):
     GENERATE = "generate"
     EMBED = "embed"
+    RERANK = "rerank"
 
 
 class Weights(StrEnum):
@@ -97,7 +108,13 @@ ContextLengthOption = Annotated[
 MaxConcurrencyOption = Annotated[
     int, typer.Option(help="Maximum concurrent requests; 0: set by the flavour.")
 ]
-TaskOption = Annotated[Task, typer.Option(help="Generate text, or embed text as vectors.")]
+TaskOption = Annotated[
+    Task | None,
+    typer.Option(
+        help="Generate text, embed text as vectors, or rank documents. Default: what the model is made for.",
+        show_default=False,
+    ),
+]
 WeightsOption = Annotated[
     Weights, typer.Option(help="Bits of the weights; fewer are made once, and their quality is compared.")
 ]
@@ -122,7 +139,7 @@ def service(
     max_adapters: MaxAdaptersOption = 0,
     context_length: ContextLengthOption = 0,
     max_concurrency: MaxConcurrencyOption = 0,
-    task: TaskOption = Task.GENERATE,
+    task: TaskOption = None,
     weights: WeightsOption = Weights.ORIGINAL,
     accept_lower_quality: AcceptLowerQualityOption = False,
     weights_in_memory: WeightsInMemoryOption = False,
@@ -134,7 +151,7 @@ def service(
         "max_adapters": max_adapters,
         "context_length": context_length,
         "max_concurrency": max_concurrency,
-        "task": task.value.upper(),
+        **({"task": task.value.upper()} if task else {}),
         "weights": weights.value.upper(),
         "accept_lower_quality": accept_lower_quality,
         "weights_in_memory": weights_in_memory,
@@ -174,8 +191,8 @@ def deploy(
       neo deploy assistant --max-adapters 4
       neo deploy assistant --fast --replicas 1..4 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
       neo deploy assistant --replicas 0..1
-      neo deploy bge-small --task embed
       neo deploy assistant --weights int8
+      neo deploy all-minilm-l6-v2 --price 0.01
       neo deploy assistant --on-slurm research --gpus 1
       neo deploy assistant --on-slurm research --worker worker-4 --weights-in-memory
       neo deploy assistant --price 0.10/0.40
@@ -186,7 +203,7 @@ def deploy(
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
         "scaling": {"min_replicas": least, "max_replicas": most},
-        **offered,
+        **_with_task(found, offered),
     }
     spec |= _place(cloud, on_slurm, resources)
     metadata = {"parent_id": cloud.project, "name": name or _name_of(found.metadata.name, is_fast=fast)}
@@ -219,6 +236,18 @@ def _place(cloud: ProjectClient, cluster: str, resources: JsonObject) -> JsonObj
         hint = "is for replicas on a cluster; name it with --on-slurm, or choose a --preset"
         raise typer.BadParameter(hint, param_hint=f"--{option}")
     return {}
+
+
+def _with_task(model: Any, offered: JsonObject) -> JsonObject:
+    """Return the fields with the task that the model is made for, if they have none.
+
+    Of a model that an earlier release inspected, the cloud says if it cannot generate text.
+    """
+    made_for = ModelStatus.Task.Name(model.status.task)
+    spec: JsonObject = {"task": "GENERATE" if made_for == "TASK_UNSPECIFIED" else made_for, **offered}
+    if spec["task"] != "GENERATE" and "price" in spec:
+        spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
+    return spec
 
 
 def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:
@@ -273,9 +302,7 @@ def how_to_call(cloud: ProjectClient, deployment: "Deployment") -> str:
         base_url = f"{gateway_address(cloud.profile)}/v1"
     except ClientError as error:
         return f"No gateway is known for this profile: {error}"
-    path, prompt = "chat/completions", '"max_tokens": 200, "messages": [{"role": "user", "content": "Hello"}]'
-    if TASK.Name(deployment.spec.task) == "EMBED":
-        path, prompt = "embeddings", '"input": "Hello"'
+    path, prompt = _FIRST_CALLS[TASK.Name(deployment.spec.task)]
     return "\n".join(
         (
             f"OpenAI clients: base_url={base_url} model={model}",
