@@ -51,6 +51,7 @@ PERMISSIONS = (
     "inference.models.list",
     *(f"inference.files.{verb}" for verb in ("create", "get", "list", "delete")),
     *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
+    *(f"inference.feedback.{verb}" for verb in ("list", "delete")),
     *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
 )
 """The permissions that the gateway checks."""
