@@ -4,8 +4,7 @@
 
 Groups: `server` and `test` are the two kinds of .venv, `build` builds packages that come as source (and this
 one), `jail` and `jail-gpu` are the shared root without and with a GPU, `cuda` is what torch needs beyond
-that, `torch-cpu` a build of torch that needs none of it, `smollm2` a model and the reader of its file,
-`minilm` an embedding model.
+that, `torch-cpu` a build of torch that needs none of it, `smollm2` a model and the reader of its file.
 Standard library only: it runs before anything is installed.
 """
 
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements.lock"
-GROUPS = ("build", "server", "test", "jail", "jail-gpu", "cuda", "torch-cpu", "smollm2", "minilm")
+GROUPS = ("build", "server", "test", "jail", "jail-gpu", "cuda", "torch-cpu", "smollm2")
 
 
 @dataclass(frozen=True)
