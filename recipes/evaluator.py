@@ -249,7 +249,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=int, default=128, help="tokens per answer (default 128)")
     parser.add_argument("--max-label-tokens", type=int, default=24, help="with --accuracy (default 24)")
     parser.add_argument(
-        "--speed-tokens", type=int, default=64, help="tokens per answer when speed is measured (default 64)"
+        "--speed-tokens",
+        type=int,
+        default=64 if torch.cuda.is_available() else 16,
+        help="tokens per answer when speed is measured (default 64 on a GPU, 16 without one)",
     )
     parser.add_argument("--batch", type=int, default=16, help="answers at a time (default 16)")
     parser.add_argument("--context", type=int, default=1024, help="longest conversation (default 1024)")
