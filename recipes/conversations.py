@@ -95,8 +95,12 @@ def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
 
 def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conversation]:
     """Return all conversations of a JSONL file; an empty file is an error."""
-    bad = bad or BadRecords()
-    conversations: list[Conversation] = []
+    return list(each_conversation(path, bad or BadRecords()))
+
+
+def each_conversation(path: Path, bad: BadRecords) -> Iterator[Conversation]:
+    """Yield the conversations of a JSONL file; an empty file is an error, at its end."""
+    count = 0
     for number, record in json_lines(path, bad):
         columns = record if isinstance(record, dict) else {}
         others = [name for name, value in columns.items() if name != "messages" and not is_empty(value)]
@@ -105,13 +109,13 @@ def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conver
             text = f"{where}: has {others[0]!r:.80} beside 'messages'; convert it with dataset_convert.py"
             bad.add(BadRecordError(text))
         elif checked := bad.check(columns.get("messages"), f"{where}: 'messages'"):
-            conversations.append(checked)
+            count += 1
+            yield checked
     if left_out := bad.remarks[LEFT_OUT]:
         note(f"{path}: {left_out} {LEFT_OUT}")
-    if not conversations:
+    if not count:
         found = f"all {bad.count} records are bad" if bad.count else "there is no conversation to learn in it"
         raise RecipeError(f"{path}: {found}; nothing to work on")
-    return conversations
 
 
 @contextmanager
@@ -132,6 +136,10 @@ def write_conversations(path: Path, conversations: Iterable[Conversation]) -> in
     count = 0
     with atomic_text(path) as file:
         for messages in conversations:
-            file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+            file.write(conversation_line(messages))
             count += 1
     return count
+
+
+def conversation_line(messages: Conversation) -> str:
+    return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
