@@ -25,6 +25,7 @@ from dataset_overlap import Known, Overlap, read_known
 from dataset_rows import FORMATS, open_table, place_in
 from personal_data import PersonalData
 from recipe_errors import RecipeError, exit_code, note
+from tool_calls import texts_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,7 +83,7 @@ def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> R
             report.conversations += 1
             report.answers += sum(map(is_learnt, messages))
             place = place_in(where, args.input)
-            personal.add((message["content"] for message in messages), place)
+            personal.add((text for message in messages for text in texts_of(message)), place)
             overlap.add(messages, place)
             yield messages
         if not report.conversations and (output or not bad.count):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_messages import BadRecordError
-from conversations import BadRecords
+from conversations import BadRecords, as_line
 from dataset_columns import Columns, add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
 from dataset_overlap import Known, Overlap
@@ -26,6 +26,7 @@ from dataset_rows import FORMATS, Table, open_table, place_in
 from personal_data import PersonalData
 from reading_progress import Progress
 from recipe_errors import RecipeError, exit_code
+from tool_calls import texts_of
 
 MOST_GROUPS, MOST_PLACES = 50, 5
 ONE_CONVERSATION = (
@@ -94,6 +95,8 @@ class DataReport:
     """Conversations that are in the file already."""
     columns: list[dict[str, str]] = field(default_factory=list)
     roles: dict[str, int] = field(default_factory=dict)
+    conversations_with_tools: int = 0
+    tool_calls: int = 0
     notes: list[str] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
     personal_data: dict[str, Any] = field(default_factory=dict)
@@ -112,10 +115,12 @@ def read(path: Path, args: argparse.Namespace, use: Known | Overlap) -> DataRepo
         progress = Progress(path.name, table.count)
         for where, messages in read_conversations(table, columns, None, bad):
             place = place_in(where, path)
-            size = len(json.dumps({"messages": messages}, ensure_ascii=False).encode())
+            size = len(as_line(messages).encode())
             report.bytes, report.longest_bytes = report.bytes + size + 1, max(report.longest_bytes, size)
             roles.update(message["role"] for message in messages)
-            personal.add((message["content"] for message in messages), place)
+            personal.add((text for message in messages for text in texts_of(message)), place)
+            report.conversations_with_tools += bool(messages.tools)
+            report.tool_calls += sum(len(message.get("tool_calls", ())) for message in messages)
             use.add(messages, place)
             report.conversations += 1
             progress.tell(report.conversations)

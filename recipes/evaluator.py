@@ -61,8 +61,8 @@ class Question:
 def question(messages: Conversation, turn: int, encoder: ChatEncoder) -> Question:
     """Return the `turn`-th assistant message of a conversation as a question."""
     at = [index for index, one in enumerate(messages) if is_learnt(one)][turn]
-    answer = messages[at]["content"]
-    prompt = encoder.prompt(messages[:at], thinking=REASONING_END in answer)
+    answer = encoder.answer(messages.first(at + 1))
+    prompt = encoder.prompt(messages.first(at), thinking=REASONING_END in answer)
     return Question(messages[at - 1]["content"], prompt, answer, is_alone=at == 1)
 
 

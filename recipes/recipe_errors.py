@@ -40,6 +40,10 @@ class RecipeError(Exception):
         self.advice = advice
 
 
+class BadRecordError(RecipeError):
+    """A record of a data set cannot be used; `--skip-bad` leaves it out and counts it."""
+
+
 def note(text: str) -> None:
     """Write progress and warnings to stderr, so that stdout stays data."""
     print(text, file=sys.stderr, flush=True)

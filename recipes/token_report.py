@@ -144,13 +144,22 @@ def encode(encoder: Any, messages: Conversation, place: str) -> tuple[list[int],
 def example(encoder: Any, place: str, messages: Conversation, context: int) -> dict[str, Any]:
     """Return a conversation as the model reads it, with personal data masked."""
     room, left_out, spans = LONGEST_EXAMPLE, 0, list[dict[str, str]]()
-    messages = [{**message, "content": masked(message["content"])} for message in messages]
+    messages = Conversation(map(_masked, messages), messages.tools)
     for text, kind in encoder.spans(messages, context or sys.maxsize):
         shown = text[:room]
         room, left_out = room - len(shown), left_out + len(text) - len(shown)
         if shown:
             spans.append({"text": shown, "kind": kind})
     return {"place": place, "spans": spans, "left_out_characters": left_out}
+
+
+def _masked(value: Any) -> Any:
+    """Return a message with personal data masked in all its texts, also in calls of tools."""
+    if isinstance(value, dict):
+        return {name: _masked(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each) for each in value]
+    return masked(value) if isinstance(value, str) else value
 
 
 def _whole(number: int, counts: TokenCounts, conversations: int) -> int:

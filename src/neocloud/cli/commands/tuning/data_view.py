@@ -46,6 +46,9 @@ def _show_file(title: str, found: JsonObject) -> None:
         ("Conversations", f"{found['conversations']:,}"),
         ("Messages", roles),
     ]
+    if found["conversations_with_tools"]:
+        with_tools = counted(found["conversations_with_tools"], "conversation")
+        rows.append(("Tools", f"in {with_tools}, {counted(found['tool_calls'], 'call')}"))
     if found["copies"]:
         rows.append(("Copies of others", f"{found['copies']:,}"))
     echo(f"{title}: {one_line(found['file'])}{kind}")

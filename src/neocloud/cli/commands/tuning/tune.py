@@ -344,7 +344,7 @@ def _show_trial(
     if output is Format.TABLE:
         show_report(report)
     show_tried(cloud.client, job, price, output, report.document())
-    if error := error_in(data):
+    if error := error_in(data) or report.tokens.get("state") == "failed" and report.tokens["reason"]:
         raise ClientError("INVALID_ARGUMENT", f"The data cannot be trained on: {error}", "Correct them")
     if spec.get("refuse_personal_data") and has_personal_data(data):
         raise ClientError(
