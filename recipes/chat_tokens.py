@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_frames import ChatTemplate, Frame, Shape, take_apart
-from chat_messages import Message, is_learnt, tools_of
+from chat_messages import Conversation, Message, is_learnt, tools_of
 from recipe_errors import RecipeError
 from tool_calls import as_json, name_of
 
@@ -89,15 +89,7 @@ class ChatEncoder:
     def _labelled(self, messages: list[Message]) -> tuple[list[int], list[int], list[int], str]:
         """Return token ids, labels, where each token begins, and the text."""
         pieces = self._pieces(messages)
-        self._refuse_control_in_calls(messages)
-        contents = (piece.text for piece in pieces if piece.is_content)
-        control = next((found[0] for text in contents if (found := self._control.search(text))), "")
-        if control and not self._can_join_parts():
-            raise RecipeError(
-                f"the conversation that begins {messages[0]['content']!r:.60} holds {control!r}, which this"
-                " model's tokenizer reads as a control token; remove it"
-            )
-        ids, starts = self._in_parts(pieces) if control else self._whole(_joined(pieces))
+        ids, starts = self._encoded(messages, pieces)
         spans, labels, current = _learnt_spans(pieces), [], 0
         for token, start in zip(ids, starts, strict=True):
             while current < len(spans) and start >= spans[current][1]:
@@ -107,6 +99,18 @@ class ChatEncoder:
         if labels:
             labels[0] = IGNORED  # nothing precedes it, also when conversations are packed
         return ids, labels, starts, _joined(pieces)
+
+    def _encoded(self, messages: list[Message], pieces: list[Piece]) -> Tokens:
+        """Return the token ids of the pieces, and where each token begins."""
+        self._refuse_control_in_calls(messages)
+        contents = (piece.text for piece in pieces if piece.is_content)
+        control = next((found[0] for text in contents if (found := self._control.search(text))), "")
+        if control and not self._can_join_parts():
+            raise RecipeError(
+                f"the conversation that begins {messages[0]['content']!r:.60} holds {control!r}, which this"
+                " model's tokenizer reads as a control token; remove it"
+            )
+        return self._in_parts(pieces) if control else self._whole(_joined(pieces))
 
     def _refuse_control_in_calls(self, messages: list[Message]) -> None:
         """Refuse control tokens in what the template writes itself; those in contents become letters."""
@@ -134,6 +138,19 @@ class ChatEncoder:
         pieces = self._around(messages, frame, is_last)
         text = _joined(piece for piece in pieces if piece.is_learnt)
         return text.removesuffix(self.turn_end()).strip()
+
+    def prompt_ids(self, messages: list[Message]) -> list[int]:
+        """Return the token ids of the text that the next assistant message follows."""
+        shapes = tuple(take_apart(message)[0] for message in messages)
+        frame = self._template.frame(shapes, ask=True, tools=_tools(messages))
+        return self._encoded(messages, list(self._around(messages, frame, [False] * len(messages))))[0]
+
+    def parted(self, prompt: Conversation, answer: Message) -> tuple[list[int], list[int]]:
+        """Return the token ids of a prompt and of its answer, which ends where the model ends its turn."""
+        whole = Conversation([*({**each, "weight": 0} for each in prompt), answer], prompt.tools)
+        ids, labels, _, _ = self._labelled(whole)
+        places = [place for place, label in enumerate(labels) if label != IGNORED]
+        return ids[: places[0]], ids[places[0] : places[-1] + 1]
 
     def turn_end(self) -> str:
         """Return the token that closes an assistant message ("" if the template has none)."""

@@ -12,15 +12,14 @@ import argparse
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
-from chat_messages import Conversation
 from conversations import BadRecords, read_conversations, write_conversations
+from method_rows import METHODS, SUPERVISED, read_records, write_records
 from recipe_errors import RecipeError, exit_code, note
 
 
-def split(
-    conversations: list[Conversation], ratio: float, rand_sort: bool, seed: int
-) -> tuple[list[Conversation], list[Conversation]]:
+def split(conversations: list[Any], ratio: float, rand_sort: bool, seed: int) -> tuple[list[Any], list[Any]]:
     """Return the first `ratio` of the conversations for training and the rest for test; neither is empty."""
     if len(conversations) < 2:
         raise RecipeError(
@@ -34,7 +33,7 @@ def split(
     return ordered[:cut], ordered[cut:]
 
 
-def without_copies(test: list[Conversation], train: list[Conversation]) -> list[Conversation]:
+def without_copies(test: list[Any], train: list[Any]) -> list[Any]:
     """Return the test conversations that are not, word for word, in the training part as well."""
     seen = {repr(messages) for messages in train}
     return [messages for messages in test if repr(messages) not in seen]
@@ -44,13 +43,17 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.ratio < 1:
         raise RecipeError(f"--ratio {args.ratio}: must lie between 0 and 1, for example 0.9")
     bad = BadRecords(skip=args.skip_bad)
-    train, test = split(read_conversations(args.input, bad), args.ratio, args.rand_sort, args.seed)
+    if args.method == SUPERVISED:
+        records, write = read_conversations(args.input, bad), write_conversations
+    else:
+        records, write = read_records(args.input, args.method), write_records
+    train, test = split(records, args.ratio, args.rand_sort, args.seed)
     kept = without_copies(test, train)
     if not kept:
         raise RecipeError(f"{args.input}: every test conversation is in the training part as well")
     for name, part in (("train", train), ("test", kept)):
         target = args.input.with_name(f"{args.input.stem}_{name}.jsonl")
-        note(f"{target}: {write_conversations(target, part)} conversations")
+        note(f"{target}: {write(target, part)} conversations")
     if len(kept) < len(test):
         copies = len(test) - len(kept)
         note(f"left out {copies} test conversations that are, word for word, in the training part")
@@ -72,6 +75,12 @@ def parser() -> argparse.ArgumentParser:
         help="shuffle first; needed when the file is sorted, for example by topic",
     )
     parser.add_argument("--seed", type=int, default=42, help="seed of the shuffle (default 42)")
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default=SUPERVISED,
+        help="what is trained on the file (default supervised)",
+    )
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out, count them")
     return parser
 
