@@ -13,16 +13,19 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chat_messages import BadRecordError
+from chat_messages import BadRecordError, Conversation
 from conversations import BadRecords, as_line
 from dataset_columns import Columns, add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
 from dataset_overlap import Known, Overlap
 from dataset_rows import FORMATS, Table, open_table, place_in
+from graders import read_grader
+from method_rows import METHODS, SUPERVISED, columns_used, read_rows
 from personal_data import PersonalData
 from reading_progress import Progress
 from recipe_errors import RecipeError, exit_code
@@ -111,11 +114,11 @@ def read(path: Path, args: argparse.Namespace, use: Known | Overlap) -> DataRepo
     try:
         table = open_table(path, args.format, skip_bad=True)
         report.format, report.rows = args.format or FORMATS[path.suffix.lower()], table.count
-        columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
+        source = _source(table, args, bad)
         progress = Progress(path.name, table.count)
-        for where, messages in read_conversations(table, columns, None, bad):
+        for where, messages, line in source.rows:
             place = place_in(where, path)
-            size = len(as_line(messages).encode())
+            size = len(line.encode())
             report.bytes, report.longest_bytes = report.bytes + size + 1, max(report.longest_bytes, size)
             roles.update(message["role"] for message in messages)
             personal.add((text for message in messages for text in texts_of(message)), place)
@@ -124,8 +127,8 @@ def read(path: Path, args: argparse.Namespace, use: Known | Overlap) -> DataRepo
             use.add(messages, place)
             report.conversations += 1
             progress.tell(report.conversations)
-        report.columns = _columns(table, columns, args.ignore_column)
-        report.notes = [*columns.remarks(args.ignore_column)[1:], *_remarks(bad)]
+        report.columns, remarks = source.columns()
+        report.notes = [*remarks, *_remarks(bad)]
         if not report.conversations and not bad.count:
             raise RecipeError(f"{path}: there is no conversation to learn in it")
     except (RecipeError, OSError) as error:
@@ -134,6 +137,37 @@ def read(path: Path, args: argparse.Namespace, use: Known | Overlap) -> DataRepo
     report.groups = [asdict(group) for group in bad.groups.values()]
     report.personal_data = {kind: asdict(found) for kind, found in personal.found.items()}
     return report
+
+
+@dataclass
+class Source:
+    """The records of a file, each with place, conversation and line; and what its columns are for."""
+
+    rows: Iterator[tuple[str, Conversation, str]]
+    columns: Callable[[], tuple[list[dict[str, str]], list[str]]]
+
+
+def _source(table: Table, args: argparse.Namespace, bad: BadRecords) -> Source:
+    if args.method != SUPERVISED:
+        return _records(table, args, bad)
+    columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
+    found = read_conversations(table, columns, None, bad)
+    return Source(
+        ((where, messages, as_line(messages)) for where, messages in found),
+        lambda: (_columns(table, columns, args.ignore_column), columns.remarks(args.ignore_column)[1:]),
+    )
+
+
+def _records(table: Table, args: argparse.Namespace, bad: BadRecords) -> Source:
+    """Return preferences or tasks. The conversation of a preference has the preferred answer."""
+    grader = read_grader(args.grader) if args.grader else None
+    used, unused = columns_used(args.method, table.columns)
+    uses = {**dict.fromkeys(used, args.method), **dict.fromkeys(unused, "not used")}
+    listed = [{"name": name[:200], "use": uses[name]} for name in table.columns[:200]]
+    found = read_rows(table, args.method, bad, grader)
+    return Source(
+        ((where, record.conversation, record.as_line()) for where, record in found), lambda: (listed, [])
+    )
 
 
 def _columns(table: Table, columns: Columns, ignored: list[str]) -> list[dict[str, str]]:
@@ -181,6 +215,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("input", type=Path, help="Parquet, CSV, JSON or JSONL")
     parser.add_argument("--validation", type=Path, help="file to evaluate on, compared with the first one")
     parser.add_argument("--format", choices=list(dict.fromkeys(FORMATS.values())), help="of the first file")
+    parser.add_argument("--method", choices=METHODS, default=SUPERVISED, help="what is trained on the rows")
+    parser.add_argument("--grader", type=Path, help="JSON file; its fields must be in each row")
     add_column_options(parser)
     return parser
 

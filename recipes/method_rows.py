@@ -54,6 +54,10 @@ class Task:
     item: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def conversation(self) -> Conversation:
+        return self.prompt
+
+    @property
     def messages(self) -> list[Message]:
         return self.prompt
 

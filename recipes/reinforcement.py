@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from training_arguments import RewardArguments, create_arguments, explain, parse
 
 with needed_packages():
     from datasets import Dataset
+
+    # Where vLLM is installed, TRL would load it, which takes half a minute, and not use it.
+    vars(import_module("trl.import_utils"))["is_vllm_available"] = lambda *_, **__: False
     from trl import GRPOConfig, GRPOTrainer
 
     from chat_tokens import ChatEncoder

@@ -23,6 +23,7 @@ from conversations import BadRecords
 from dataset_columns import add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
 from dataset_rows import FORMATS, open_table, place_in
+from method_rows import DPO, SUPERVISED, read_rows
 from personal_data import masked
 from reading_progress import Progress
 from recipe_errors import RecipeError, exit_code
@@ -129,8 +130,13 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
 
 def conversations(table: Any, args: argparse.Namespace) -> Iterator[tuple[str, Conversation]]:
     """Yield what can be used of the data, with places."""
+    bad = BadRecords(skip=True)
+    if args.method != SUPERVISED:
+        for where, record in read_rows(table, args.method, bad):
+            yield place_in(where, args.input), record.conversation
+        return
     columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
-    for where, messages in read_conversations(table, columns, None, BadRecords(skip=True)):
+    for where, messages in read_conversations(table, columns, None, bad):
         yield place_in(where, args.input), messages
 
 
@@ -179,6 +185,9 @@ def parser() -> argparse.ArgumentParser:
         "--most", type=int, default=20_000, help="tokenise about so many conversations (default 20000)"
     )
     parser.add_argument("--format", choices=list(dict.fromkeys(FORMATS.values())))
+    parser.add_argument(
+        "--method", choices=(SUPERVISED, DPO), default=SUPERVISED, help="dpo: prompts with preferred answers"
+    )
     add_column_options(parser)
     return parser
 

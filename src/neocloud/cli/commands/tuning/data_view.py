@@ -20,6 +20,14 @@ KINDS = {
     "phone": "telephone numbers",
 }
 STYLES = {"learnt": "bold green", "cut": "red strike"}
+OF_METHODS = {
+    "beta": "Beta",
+    "num_generations": "Answers to each prompt",
+    "max_completion_tokens": "Most tokens of one",
+    "temperature": "Temperature",
+    "early_stopping_patience": "Early stopping, checkpoints",
+}
+"""Hyperparameters that some methods have, with their words."""
 MARKS = {"learnt": ("{+", "+}"), "cut": ("[-", "-]"), "context": ("", "")}
 """The marks of `wdiff` for what is added and what is removed."""
 
@@ -148,6 +156,9 @@ def show_estimate(estimate: JsonObject) -> None:
         ("Rows per step", used["batch_size"]),
         ("Context", f"{int(used['context_length']):,} tokens"),
         ("Learning rate", f"{used['learning_rate']:g}"),
+        ("Trained", "an adapter (LoRA)" if used.get("lora", True) else "all weights"),
+        *((words, f"{used[name]:g}") for name, words in OF_METHODS.items() if used.get(name)),
+        *((("Memory", estimate["memory"]),) if estimate.get("memory") else ()),
         ("Tokens to train on", f"{about}{estimate['trained_tokens']:,}"),
         ("Duration", _duration(estimate)),
         ("Cost", _cost(estimate)),
