@@ -86,6 +86,8 @@ class Proxy:
         context = relay.context
         target = self._find_target(relay)
         context.request.require_task(embeds=target.deployment.embeds)
+        if target.deployment.hides_tools:
+            context.request.require_demanded_call()
         self._active.add(relay)
         self._traffic.batch_requests += context.is_batch
         try:

@@ -83,6 +83,8 @@ class Deployment:
     """Others may run programs at the addresses of its replicas: each proves first that it has the key."""
     embeds: bool = False
     """Serves /v1/embeddings only; other deployments serve everything else."""
+    hides_tools: bool = False
+    """Its chat template leaves tools out: the model calls one only where a request demands it."""
 
 
 class RouteTable:
@@ -149,6 +151,7 @@ def _deployment(route: Route) -> Deployment:
         price=_price(route.price),
         is_billed_hourly=_value_name(DeploymentSpec.Charge, route.charge) == "BY_HOUR",
         embeds=_value_name(DeploymentSpec.Task, route.task) == "EMBED",
+        hides_tools=route.hides_tools,
     )
 
 

@@ -165,7 +165,8 @@ def warnings(requested: Hyperparameters, used: Hyperparameters) -> Iterable[str]
     unused = [] if used.lora else [name for name in OF_LORA if requested.HasField(name)]
     if unused:
         yield f"{', '.join(unused)} are of LoRA, and not used: lora is false, so all weights are trained."
-    if requested.HasField("lora_r") and requested.HasField("lora_alpha") and used.lora and used.lora_alpha < used.lora_r:
+    has_both = requested.HasField("lora_r") and requested.HasField("lora_alpha")
+    if has_both and used.lora and used.lora_alpha < used.lora_r:
         yield (
             f"lora_alpha {used.lora_alpha} is below lora_r {used.lora_r}, which scales the update down;"
             " twice the rank is usual."

@@ -54,9 +54,8 @@ def method_violations(spec: FineTuningJobSpec) -> Iterable[Violation]:
         yield Violation(f"{field}.packing", f"joins conversations, which {method} has none of")
     if method == "dpo" and requested.HasField("beta") and not requested.beta:
         yield Violation(f"{field}.beta", "must be above 0: without it nothing holds the model")
-    if trains_all(spec):
-        if spec.merge:
-            yield Violation("spec.merge", "merges an adapter; with lora false the model is whole already")
+    if trains_all(spec) and spec.merge:
+        yield Violation("spec.merge", "merges an adapter; with lora false the model is whole already")
     if spec.nodes > 1 and method != "supervised":
         yield Violation("spec.nodes", f"{method} runs on one node; leave it out")
     yield from _grader_violations(spec, method)
