@@ -19,21 +19,21 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
-from chat_messages import Conversation
-from conversations import BadRecords, atomic_text, conversation_line, each_conversation
+from conversations import BadRecords, as_line, atomic_text, each_conversation
+from method_rows import METHODS, SUPERVISED, read_records
 from recipe_errors import RecipeError, exit_code, note
 
 DIGEST_BYTES = 16
 
 
 class SpooledLines:
-    """The lines of conversations in an unnamed file: only their places are in memory."""
+    """Lines in an unnamed file: only their places are in memory."""
 
-    def __init__(self, file: IO[bytes], conversations: Iterable[Conversation]) -> None:
+    def __init__(self, file: IO[bytes], lines: Iterable[str]) -> None:
         self._file = file
         self._ends = array("Q", [0])
-        for messages in conversations:
-            self._ends.append(self._ends[-1] + file.write(conversation_line(messages).encode()))
+        for line in lines:
+            self._ends.append(self._ends[-1] + file.write(f"{line}\n".encode()))
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -45,10 +45,10 @@ class SpooledLines:
 
 
 @contextmanager
-def spooled(conversations: Iterable[Conversation], folder: Path) -> Iterator[SpooledLines]:
+def spooled(lines: Iterable[str], folder: Path) -> Iterator[SpooledLines]:
     """Yield the lines; the file is gone at the end, however the process ends."""
     with tempfile.TemporaryFile(dir=folder, prefix=".split-") as file:
-        yield SpooledLines(file, conversations)
+        yield SpooledLines(file, lines)
 
 
 def split(count: int, ratio: float, rand_sort: bool, seed: int) -> tuple[Sequence[int], Sequence[int]]:
@@ -77,11 +77,18 @@ def _digest(line: bytes) -> bytes:
     return blake2b(line, digest_size=DIGEST_BYTES).digest()
 
 
+def _lines(args: argparse.Namespace, bad: BadRecords) -> Iterator[str]:
+    """Yield the lines of the conversations, or of the records of another method."""
+    if args.method == SUPERVISED:
+        return map(as_line, each_conversation(args.input, bad))
+    return (record.as_line() for record in read_records(args.input, args.method))
+
+
 def run(args: argparse.Namespace) -> int:
     if not 0 < args.ratio < 1:
         raise RecipeError(f"--ratio {args.ratio}: must lie between 0 and 1, for example 0.9")
     bad = BadRecords(skip=args.skip_bad)
-    with spooled(each_conversation(args.input, bad), args.input.parent) as lines:
+    with spooled(_lines(args, bad), args.input.parent) as lines:
         train, test = split(len(lines), args.ratio, args.rand_sort, args.seed)
         kept = without_copies(lines, test, train)
         if not kept:
@@ -112,6 +119,12 @@ def parser() -> argparse.ArgumentParser:
         help="shuffle first; needed when the file is sorted, for example by topic",
     )
     parser.add_argument("--seed", type=int, default=42, help="seed of the shuffle (default 42)")
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default=SUPERVISED,
+        help="what is trained on the file (default supervised)",
+    )
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out, count them")
     return parser
 

@@ -104,6 +104,21 @@ class ModelRequest:
         if refused is not None:
             raise refused
 
+    def require_demanded_call(self) -> None:
+        """Raise OpenAiError where the model may choose to call a tool, which it would never be shown."""
+        tools = self.body.get("tools")
+        has_functions = isinstance(tools, list) and any(
+            isinstance(each, dict) and each.get("type") == "function" for each in tools
+        )
+        if has_functions and self.body.get("tool_choice") in (None, "auto"):
+            raise bad_request(
+                f"The chat template of {self.model!r} leaves tools out, so it would never call one by itself."
+                ' Set tool_choice to "required" or to a function: the call then follows its schema. Or use a'
+                " model whose template shows tools.",
+                param="tool_choice",
+                code="tools_not_shown",
+            )
+
     def require_length(self, context_length: int) -> None:
         """Raise OpenAiError where the request is certainly too long. The model server counts exactly
         and rejects the rest."""
