@@ -51,7 +51,7 @@ class Counts:
     without_labels: int = 0
 
 
-class SpooledExamples(Sequence[Example]):
+class SpooledExamples(Sequence["Example"]):
     """Token ids and labels in an unnamed file: only their places are in memory."""
 
     def __init__(self, file: IO[bytes], examples: Iterable[Example]) -> None:
