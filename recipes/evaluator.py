@@ -84,6 +84,7 @@ class Evaluation:
 
     def __init__(self, args: argparse.Namespace, conversations: list[Conversation]) -> None:
         self.args = args
+        self.speed_tokens = args.speed_tokens or (64 if torch.cuda.is_available() else 16)
         self.encoder = ChatEncoder(load_tokenizer(args.model))
         self.examples = self._examples(conversations)
         self.questions = choose_questions(conversations, args.samples, args.seed, self.encoder)
@@ -116,7 +117,7 @@ class Evaluation:
                 model,
                 self.encoder,
                 [one.prompt for one in self.questions[: self.args.batch]],
-                self.args.speed_tokens,
+                self.speed_tokens,
             ),
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
@@ -157,9 +158,7 @@ class Evaluation:
         """Return the speeds of one answer and of 16 at a time, and their share of a linear growth."""
         prompts = itertools.cycle([one.prompt for one in self.questions])
         few, many = (
-            tokens_per_second(
-                model, self.encoder, [next(prompts) for _ in range(count)], self.args.speed_tokens
-            )
+            tokens_per_second(model, self.encoder, [next(prompts) for _ in range(count)], self.speed_tokens)
             for count in (1, 16)
         )
         return {"one_request": few, "16_requests": many, "percent_of_linear": many / (few * 16) * 100}
@@ -177,7 +176,7 @@ class Evaluation:
             "generated_messages": len(self.questions),
             "batch": self.args.batch,
             "max_new_tokens": self.args.max_new_tokens,
-            "speed_tokens": self.args.speed_tokens,
+            "speed_tokens": self.speed_tokens,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "model": self.args.model,
             "adapter": str(self.args.finetuned or self.args.adapter),
@@ -264,7 +263,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--speed-tokens",
         type=int,
-        default=64 if torch.cuda.is_available() else 16,
         help="tokens per answer when speed is measured (default 64 on a GPU, 16 without one)",
     )
     parser.add_argument("--batch", type=int, default=16, help="answers at a time (default 16)")
