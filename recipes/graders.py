@@ -46,11 +46,11 @@ _REFUSED = {
     "score_model": "asks a model, which is not supported",
     "label_model": "asks a model, which is not supported",
 }
-_ARITHMETIC: dict[type, Callable[..., float]] = {
+_ARITHMETIC: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.USub: operator.neg, ast.UAdd: operator.pos,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs}
 ANSWER = "{{sample.output_text}}"
 
 Grader = Mapping[str, Any]
@@ -184,7 +184,7 @@ def _value(given: Any, fields: Mapping[str, Any]) -> Any:
 
 def _has_form(text: str, schema: Any, fields: Mapping[str, Any]) -> float:
     import jsonschema  # noqa: PLC0415  only this grader needs it
-    import referencing  # noqa: PLC0415
+    import referencing.exceptions  # noqa: PLC0415
 
     try:
         value = json.loads(text)

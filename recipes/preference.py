@@ -27,7 +27,8 @@ from training_arguments import (
 
 with needed_packages():
     from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
 
     from chat_tokens import ChatEncoder
     from finetune import StopRequest

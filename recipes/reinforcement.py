@@ -27,7 +27,8 @@ with needed_packages():
 
     # Where vLLM is installed, TRL would load it, which takes half a minute, and not use it.
     vars(import_module("trl.import_utils"))["is_vllm_available"] = lambda *_, **__: False
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     from chat_tokens import ChatEncoder
     from finetune import StopRequest
@@ -59,7 +60,7 @@ class Reward:
     def __init__(self, grader: Grader) -> None:
         self.grader = grader
 
-    def __call__(self, completions: list[str], item: list[str], **_: Any) -> list[float]:
+    def __call__(self, completions: list[str], item: list[str], **_: Any) -> list[float | None]:
         return [
             score(self.grader, json.loads(fields), answer.strip())
             for answer, fields in zip(completions, item, strict=True)

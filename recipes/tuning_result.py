@@ -18,7 +18,7 @@ from job_record import ADAPTER, describe, trained
 NOT_RECORDED = "not_recorded"
 MEASURED = ("reward", "reward_std", "kl", "answer_tokens", "reward_margin", "preference_accuracy",
             "valid_reward_margin", "valid_preference_accuracy")  # fmt: skip
-"""What the methods beside supervised training measure at a step."""
+"""Measurements of the methods beside supervised training, at a step."""
 KINDS = {"supervised": "fine-tuned", "dpo": "tuned on preferences", "reinforcement": "tuned on rewards"}
 
 

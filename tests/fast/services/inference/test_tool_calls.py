@@ -1,4 +1,4 @@
-"""The parser of a model's tool calls follows from its chat template; a template without tools is told."""
+"""The parser of a model's tool calls follows from its chat template; a template without tools is known."""
 
 import json
 from pathlib import Path

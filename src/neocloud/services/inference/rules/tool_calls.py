@@ -18,7 +18,7 @@ PARSERS = (
     ("<|python_tag|>", "llama3_json"),
     ('{"name": function name, "parameters"', "llama3_json"),
 )
-"""What stands in the templates of a family, with the parser of its calls; the first that fits."""
+"""Marks in the templates of a family, with the parser of its calls; the first that fits."""
 OF_ANY_MODEL = "hermes"
 """For a model of no known family: calls that a request demands are written in a form that needs no parser."""
 _TOOLS = re.compile(r"\btools\b")

@@ -1,7 +1,6 @@
 """Preparation of a job before it starts: recipes, base model, data, and settings for the recipes."""
 
 import asyncio
-import json
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from neocloud.services.tuning.rules.hyperparameters import (
 )
 from neocloud.services.tuning.rules.lineage import DEFAULT_SEED
 from neocloud.services.tuning.rules.memory import fit, training_of
-from neocloud.services.tuning.rules.methods import method_of
+from neocloud.services.tuning.rules.methods import grader_of, method_of
 from neocloud.services.tuning.types import Reason, model_name
 
 LEAST_CONTEXT = 128
@@ -181,7 +180,7 @@ def _settings(
         "arguments": arguments,
         "method": method,
         "lora": used.lora,
-        **({"grader": json.loads(spec.grader)} if spec.grader else {}),
+        **({"grader": grader_of(spec)} if spec.grader else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""What each method of a job takes: hyperparameters, graders, and where it may run. Pure."""
+"""Hyperparameters, graders and places that each method of a job takes. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -72,14 +72,18 @@ def _grader_violations(spec: FineTuningJobSpec, method: str) -> Iterable[Violati
         yield Violation("spec.grader", "is missing: reinforcement needs one to score answers by")
 
 
+def grader_of(spec: FineTuningJobSpec) -> dict[str, object]:
+    """Return the grader; {} for none. Raises ValueError, RecursionError. Not for a transaction."""
+    refuse_while_writing("Parsing a grader")
+    return as_object(json.loads(spec.grader)) if spec.grader else {}
+
+
 def grader_problem(spec: FineTuningJobSpec) -> str:
-    """Return what is wrong with the grader, as far as it shows without the data; "" for nothing. Not for a
-    transaction."""
+    """Return what is wrong with the grader, as far as it shows without the data; "" for nothing."""
     if not spec.grader:
         return ""
-    refuse_while_writing("Parsing a grader")
     try:
-        found = as_object(json.loads(spec.grader))
+        found = grader_of(spec)
     except (ValueError, RecursionError) as error:
         return f"is no JSON ({str(error)[:80]})"
     kind = found.get("type")

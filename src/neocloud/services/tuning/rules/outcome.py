@@ -1,4 +1,4 @@
-"""How an attempt ended, as the recipes say. Pure.
+"""The end of an attempt, as the recipes say. Pure.
 
 The job's user can write the file, so an object that no recipe writes is no outcome.
 """
@@ -50,7 +50,7 @@ class Success:
 
 
 Outcome = Stopped | Failure | Success
-"""How an attempt ended."""
+"""The end of an attempt."""
 
 
 def read_outcome(found: Mapping[str, object]) -> Outcome | None:
