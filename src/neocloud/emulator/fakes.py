@@ -295,6 +295,7 @@ class FakeModelReader:
             adapter_bytes_per_rank=500_000,
             digest="0" * 64,
             has_chat_template=True,
+            task=ModelStatus.GENERATE,
         )
         if base_folder is not None:
             status.lora_rank, status.parameters, status.size_bytes = 16, 4_000_000, 8_000_000
@@ -340,7 +341,7 @@ class FakeModelServerClient:
         self._require(address)
         self.loaded[address].discard(name)
 
-    async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
+    async def warm_up(self, address: str, key: str, name: str, *, task: str = "GENERATE") -> None:
         self._require(address)
         self.warmed.append((address, name))
 

@@ -1,7 +1,9 @@
 # pyright: standard
 """The answers of the mock model server, in vLLM's shape: as regular as an engine's and cheap to make."""
 
+import base64
 import json
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from typing import Any
 
 NUMBER = 4_000_000_000
 """Stands for a number of tokens in an event that is made once."""
+VECTOR = (0.5, 0.25, 0.125)
 TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -63,7 +66,8 @@ class MockAnswer:
         asked = next((limit for limit in limits if limit), behaviour.tokens)
         self.is_chat = path == "/v1/chat/completions"
         self.is_embedding = path == "/v1/embeddings"
-        self.tokens = 0 if self.is_embedding else min(asked, behaviour.tokens)
+        self.is_ranking = path == "/v1/rerank"
+        self.tokens = 0 if self.is_embedding or self.is_ranking else min(asked, behaviour.tokens)
         self.seconds = behaviour.first_seconds + self.tokens * behaviour.token_seconds
         self.text = " word" + "x" * behaviour.pad
         self.prompt_tokens = self._words()
@@ -73,7 +77,8 @@ class MockAnswer:
 
     def _words(self) -> int:
         """Count one token for each word, in every kind of request."""
-        asked = self.body.get("messages") or self.body.get("prompt") or self.body.get("input") or ""
+        fields = ("messages", "prompt", "input", "documents")
+        asked = next((self.body[name] for name in fields if self.body.get(name)), "")
         if isinstance(asked, list):
             return sum(
                 len(str(item.get("content", "")).split()) if isinstance(item, dict) else 1 for item in asked
@@ -104,8 +109,9 @@ class MockAnswer:
     def whole(self) -> dict[str, object]:
         text, model = self.text * self.tokens, self.body.get("model")
         if self.is_embedding:
-            data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25, 0.125]}]
-            return {"object": "list", "data": data, "model": model, "usage": self.usage()}
+            return {"object": "list", "data": self._vectors(), "model": model, "usage": self.usage()}
+        if self.is_ranking:
+            return {"id": self.id, "model": model, "results": self._ranking(), "usage": self.usage()}
         if self.path == "/v1/responses":
             return self._response("completed", text)
         choice: dict[str, object] = {"index": 0, "finish_reason": "stop", "logprobs": None}
@@ -116,6 +122,29 @@ class MockAnswer:
         kind = "text_completion" if self.path == "/v1/completions" else "chat.completion"
         head = {"id": self.id, "object": kind, "created": self.created, "model": model}
         return {**head, "choices": [choice], "usage": self.usage()}
+
+    def _vectors(self) -> list[dict[str, object]]:
+        """Return one vector for each input: the same for all, in the encoding that is asked for."""
+        asked = self.body.get("input")
+        inputs = len(asked) if isinstance(asked, list) and not isinstance(asked[0], int) else 1
+        vector: object = list(VECTOR)
+        if self.body.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack(f"<{len(VECTOR)}f", *VECTOR)).decode()
+        return [{"object": "embedding", "index": index, "embedding": vector} for index in range(inputs)]
+
+    def _ranking(self) -> list[dict[str, object]]:
+        """Rank by the share of the words of the query that a document has, best first, as vLLM does."""
+        query = {*self.body["query"].split()}
+        results = [
+            {
+                "index": index,
+                "document": {"text": text, "multi_modal": None},
+                "relevance_score": len(query & {*text.split()}) / len(query),
+            }
+            for index, text in enumerate(self.body["documents"])
+        ]
+        results.sort(key=lambda each: each["relevance_score"], reverse=True)
+        return results[: self.body.get("top_n") or None]
 
     def _response(self, status: str, text: str) -> dict[str, object]:
         message = {

@@ -74,6 +74,22 @@ def test_a_model_is_served_for_embeddings(signed_in: Neo, machine: FakeServer) -
     assert type(spec).Task.Name(spec.task) == "EMBED"
 
 
+@pytest.mark.parametrize(
+    ("made_for", "task"), [("EMBED", "EMBED"), ("RERANK", "RERANK"), ("GENERATE", "GENERATE")]
+)
+def test_a_model_is_served_for_what_it_is_made_for(
+    signed_in: Neo, machine: FakeServer, made_for: str, task: str
+) -> None:
+    model = contract.message(f"{INFERENCE}.Model")()
+    model.metadata.id, model.metadata.name, model.metadata.parent_id = MODEL_ID, "bank", PROJECT
+    model.status.task = type(model.status).Task.Value(made_for)
+    machine.serve(f"{INFERENCE}.ModelService/GetByName", model)
+    assert signed_in("deploy", "bank", "--no-wait", "--price", "0.02").code == 0
+    spec = machine.asked(f"{INFERENCE}.DeploymentService/Create")[-1].spec
+    assert type(spec).Task.Name(spec.task) == task
+    assert (spec.price.input, spec.price.output) == ("0.02", "0.02" if task == "GENERATE" else "0")
+
+
 def test_an_emulator_says_that_it_takes_no_uploads(
     neo: Neo, machine: FakeServer, credentials_file: Path, tmp_path: Path
 ) -> None:

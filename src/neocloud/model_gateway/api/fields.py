@@ -144,6 +144,7 @@ def _refused_url(url: Json, param: str, allowed: Set[str]) -> OpenAiError:
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
+RERANK = "/v1/rerank"
 RESPONSES = "/v1/responses"
 
 MAX_ENTRIES: Mapping[str, int] = {
@@ -199,6 +200,11 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     | {
         *("input", "encoding_format", "dimensions", "truncate_prompt_tokens", "truncation_side"),
         *("add_special_tokens", "embed_dtype", "endianness"),
+    },
+    RERANK: _EVERYWHERE
+    | {
+        *("query", "documents", "top_n", "return_documents", "max_tokens_per_doc"),
+        *("truncate_prompt_tokens", "truncation_side"),
     },
     RESPONSES: _EVERYWHERE
     | _SAMPLING

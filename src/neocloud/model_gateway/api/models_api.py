@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from neocloud.model_gateway.api.errors import STOPPED_STATES, forbidden, model_not_found
+from neocloud.model_gateway.api.vectors import PATHS_OF_TASK
 from neocloud.model_gateway.authentication import INVOKE, Authenticator, Caller, require_loopback
 from neocloud.model_gateway.routing.routes import RouteTable, Target
 from neocloud.model_gateway.routing.traffic import Metrics
@@ -91,6 +92,8 @@ def _model(target: Target) -> dict[str, object]:
         "created": target.created_at,
         "owned_by": target.project_id,
         "max_model_len": target.deployment.context_length or None,
+        "task": target.deployment.task.lower(),
+        "endpoints": list(PATHS_OF_TASK.get(target.deployment.task, ())),
         "status": _status(target),
         "pricing": _pricing(target),
     }

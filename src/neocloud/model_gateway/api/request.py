@@ -18,20 +18,37 @@ from neocloud.model_gateway.api.fields import (
     COMPLETIONS,
     EMBEDDINGS,
     MAX_MEDIA,
+    RERANK,
     RESPONSES,
     InvalidJson,
     check_fields,
     check_media,
     parse_json,
 )
+from neocloud.model_gateway.api.vectors import (
+    MAX_DOCUMENTS,
+    MAX_EMBEDDING_INPUTS,
+    VECTOR_PATHS,
+    check_vectors,
+    query_bytes,
+    ranking,
+    refused_path,
+)
 from neocloud.model_gateway.authentication import Caller
 from neocloud.model_gateway.compiled.reading import Compiled, read_compiled
 
-INPUT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
+INPUT_FIELD = {
+    CHAT: "messages",
+    COMPLETIONS: "prompt",
+    EMBEDDINGS: "input",
+    RERANK: "documents",
+    RESPONSES: "input",
+}
 OUTPUT_FIELDS = {
     CHAT: ("max_completion_tokens", "max_tokens"),
     COMPLETIONS: ("max_tokens",),
     EMBEDDINGS: (),
+    RERANK: (),
     RESPONSES: ("max_output_tokens",),
 }
 BYTES_PER_TOKEN = 4
@@ -40,8 +57,6 @@ LONGEST_TOKEN = 16
 IMAGE_TOKENS = 1024
 MAX_CHOICES = 128
 MAX_PROMPTS = 128
-MAX_EMBEDDING_INPUTS = 2048
-"""The limit of OpenAI."""
 MAX_SEQUENCES = 1024
 """Prompts times choices of one request of /v1/completions."""
 PREFIX_LENGTH = 1024
@@ -82,22 +97,20 @@ class ModelRequest:
         """Number of sequences that the model server generates."""
         return self.choices * self.prompts
 
-    def require_task(self, *, embeds: bool) -> None:
-        """Raise OpenAiError where the model does not serve this path, whether or not a replica runs."""
-        if embeds == (self.path == EMBEDDINGS):
-            return
-        does = "only serves embeddings: use POST /v1/embeddings" if embeds else "does not serve embeddings"
-        more = "" if embeds else ". Deploy an embedding model with `neo deploy MODEL --task embed`"
-        raise bad_request(
-            f"The model {self.model!r} {does}{more}.", param="model", code="model_not_for_this_endpoint"
-        )
+    def require_task(self, task: str) -> None:
+        """Raise OpenAiError where a model of this task does not serve this path, whether or not a replica
+        runs."""
+        refused = refused_path(self.model, task, self.path)
+        if refused is not None:
+            raise refused
 
     def require_length(self, context_length: int) -> None:
         """Raise OpenAiError where the request is certainly too long. The model server counts exactly
         and rejects the rest."""
         if not context_length:
             return
-        if self.input_bytes > context_length * LONGEST_TOKEN * self.prompts:
+        is_truncated = self.path in VECTOR_PATHS and self.body.get("truncate_prompt_tokens") is not None
+        if not is_truncated and self.input_bytes > context_length * LONGEST_TOKEN * self.prompts:
             raise bad_request(
                 f"This model's maximum context length is {context_length} tokens, and your input of"
                 f" {self.input_bytes} bytes exceeds it. Shorten the input.",
@@ -115,7 +128,7 @@ class ModelRequest:
 
     def max_total_output_tokens(self, context_length: int) -> int:
         """Return the most tokens that the model server may generate."""
-        if self.path == EMBEDDINGS:
+        if self.path in VECTOR_PATHS:
             return 0
         each = self.max_output_tokens
         if each is None:
@@ -131,7 +144,12 @@ class ModelRequest:
             options = body.get("stream_options")
             given = options if isinstance(options, dict) else {}
             body["stream_options"] = {**given, "include_usage": True, "continuous_usage_stats": True}
+        body.pop("return_documents", None)
         return orjson.dumps(body)
+
+    def for_client(self, answer: bytes) -> bytes:
+        """Return the body for the client. Raises ValueError where the model server's is not of this path."""
+        return ranking(self.body, answer) if self.path == RERANK else answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +195,8 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
         raise _wrong_type("stream_options", "an object")
     if options is not None and not is_stream:
         raise bad_request("stream_options is only allowed when stream is true.", param="stream_options")
+    if path in VECTOR_PATHS:
+        check_vectors(path, body)
     size, images, prefix = _measure(path, body, media_domains)
     choices = max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body))
     prompts = _prompts(path, body)
@@ -198,7 +218,7 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
         input_bytes=size,
         images=images,
         prefix=prefix,
-        compiled=None if path == EMBEDDINGS else read_compiled(body),
+        compiled=None if path in VECTOR_PATHS else read_compiled(body),
     )
 
 
@@ -207,9 +227,16 @@ def _best_of(path: str, body: Mapping[str, Json]) -> int:
     return (_whole(body, "best_of", MAX_CHOICES) or 1) if path == COMPLETIONS else 1
 
 
+_MAX_PROMPTS = {
+    COMPLETIONS: MAX_PROMPTS,
+    EMBEDDINGS: MAX_EMBEDDING_INPUTS,
+    RERANK: MAX_DOCUMENTS,
+}
+
+
 def _prompts(path: str, body: Mapping[str, Json]) -> int:
     """Count prompts: a list of strings or of token lists has several, a list of tokens is one."""
-    most = {COMPLETIONS: MAX_PROMPTS, EMBEDDINGS: MAX_EMBEDDING_INPUTS}.get(path)
+    most = _MAX_PROMPTS.get(path)
     value = body.get(INPUT_FIELD[path])
     if most is None or not isinstance(value, list):
         return 1
@@ -289,6 +316,8 @@ def _measure(path: str, body: Mapping[str, Json], media_domains: Set[str]) -> tu
     instructions = body.get("instructions")
     if path == RESPONSES and isinstance(instructions, str):
         size += _length(instructions)
+    if path == RERANK:
+        size += query_bytes(body)
     return size, images, "".join([_start(item) for item in value[:2]])[:PREFIX_LENGTH]
 
 

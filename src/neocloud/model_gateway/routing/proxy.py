@@ -85,7 +85,7 @@ class Proxy:
         """
         context = relay.context
         target = self._find_target(relay)
-        context.request.require_task(embeds=target.deployment.embeds)
+        context.request.require_task(target.deployment.task)
         self._active.add(relay)
         self._traffic.batch_requests += context.is_batch
         try:

@@ -228,10 +228,14 @@ class ResponseRelay:
 
     async def _pass_whole(self, data: bytes) -> None:
         self.waits_since = 0.0
+        try:
+            shown = self.context.request.for_client(data)
+        except ValueError as error:
+            raise replica_lost_error() from error
         self._usage = usage_of_answer(data)
         self._is_complete = True
         self._size = len(data)
-        await self._writer.whole(200, self._headers(b"application/json"), self._renamed(data))
+        await self._writer.whole(200, self._headers(b"application/json"), self._renamed(shown))
 
     async def _pass_stream(self, data: bytes) -> None:
         events, writer, connection = self._events, self._writer, self._connection

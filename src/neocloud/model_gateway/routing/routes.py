@@ -30,6 +30,8 @@ from neocloud.model_gateway.control_plane import ControlPlane
 
 logger = logging.getLogger(__name__)
 
+GENERATE = "GENERATE"
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -81,8 +83,8 @@ class Deployment:
     """Billed by the hour; tokens cost nothing."""
     must_prove: bool = False
     """Others may run programs at the addresses of its replicas: each proves first that it has the key."""
-    embeds: bool = False
-    """Serves /v1/embeddings only; other deployments serve everything else."""
+    task: str = GENERATE
+    """The name of a DeploymentSpec.Task, which decides the paths that it serves."""
 
 
 class RouteTable:
@@ -148,7 +150,7 @@ def _deployment(route: Route) -> Deployment:
         replicas=replicas,
         price=_price(route.price),
         is_billed_hourly=_value_name(DeploymentSpec.Charge, route.charge) == "BY_HOUR",
-        embeds=_value_name(DeploymentSpec.Task, route.task) == "EMBED",
+        task=_value_name(DeploymentSpec.Task, route.task) or GENERATE,
     )
 
 

@@ -51,6 +51,9 @@ _FETCH = (
     "allow_patterns=['*.json', '*.safetensors', '*.jinja', '*.model', '*.txt'])"
 )
 
+_RUNNERS = {"EMBED": ("--runner", "pooling", "--convert", "embed"), "RERANK": ("--runner", "pooling")}
+"""The options of the tasks whose answer is no text. A cross-encoder has its scoring layer already."""
+
 KEY_MODULE_SOURCE = Path(model_server_key.__file__).read_text()
 """The middleware that checks the key inside the model server; mounted next to the key."""
 NO_MEDIA_DOMAIN = "media.invalid"
@@ -89,7 +92,8 @@ class ModelServerView:
     so those that could be taken for options are left out."""
     tool_call_parser: str = ""
     reasoning_parser: str = ""
-    embeds: bool = False
+    task: str = "GENERATE"
+    """The name of a DeploymentSpec.Task."""
     media_domains: tuple[str, ...] = ()
     """The hosts from which it may fetch media."""
 
@@ -118,7 +122,7 @@ def server_arguments(view: ModelServerView, model_path: str, *, host: str, port:
     arguments += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     arguments += ["--middleware", f"{model_server_key.MODULE}.RequireKey"]
     arguments += ["--allowed-media-domains", *(view.media_domains or (NO_MEDIA_DOMAIN,))]
-    arguments += ["--runner", "pooling", "--convert", "embed"] if view.embeds else []
+    arguments += _RUNNERS.get(view.task, ())
     if view.gpus:
         arguments += ["--gpu-memory-utilization", str(view.gpu_share)]
         arguments += ["--tensor-parallel-size", str(view.gpus)] if view.gpus > 1 else []
@@ -133,9 +137,9 @@ def server_arguments(view: ModelServerView, model_path: str, *, host: str, port:
             # With an adapter on the output layer, a model server on a CPU crashes at a request for the
             # log-probabilities of a prompt.
             arguments += ["--lora-target-modules", *modules]
-    if view.tool_call_parser and not view.embeds:
+    if view.tool_call_parser and view.task not in _RUNNERS:
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", view.tool_call_parser]
-    if view.reasoning_parser and not view.embeds:
+    if view.reasoning_parser and view.task not in _RUNNERS:
         arguments += ["--reasoning-parser", view.reasoning_parser]
     return arguments
 

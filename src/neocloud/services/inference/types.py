@@ -114,9 +114,14 @@ def is_fast(spec: DeploymentSpec) -> bool:
     return spec.flavour == DeploymentSpec.FAST
 
 
-def embeds(spec: DeploymentSpec) -> bool:
-    """Return whether the model servers answer with vectors instead of text."""
-    return spec.task == DeploymentSpec.EMBED
+def generates(spec: DeploymentSpec) -> bool:
+    """Return whether the model servers answer with text, instead of vectors or scores."""
+    return spec.task == DeploymentSpec.GENERATE
+
+
+def task_name(spec: DeploymentSpec) -> str:
+    """Return "GENERATE", "EMBED" or "RERANK"."""
+    return DeploymentSpec.Task.Name(spec.task)
 
 
 def called_name(model_name: str, spec: DeploymentSpec) -> str:

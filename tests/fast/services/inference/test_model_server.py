@@ -92,8 +92,15 @@ async def test_the_first_answer_is_one_token(client: HttpModelServerClient, vllm
 async def test_the_first_answer_of_an_engine_for_embeddings_is_a_vector(
     client: HttpModelServerClient, vllm: Vllm
 ) -> None:
-    await client.warm_up(ADDRESS, KEY, "vectors", embeds=True)
+    await client.warm_up(ADDRESS, KEY, "vectors", task="EMBED")
     assert vllm.asked[-1]["model"] == "vectors" and "max_tokens" not in vllm.asked[-1]
+
+
+async def test_the_first_answer_of_a_cross_encoder_is_a_ranking(
+    client: HttpModelServerClient, vllm: Vllm
+) -> None:
+    await client.warm_up(ADDRESS, KEY, "vectors", task="RERANK")
+    assert vllm.asked[-1]["documents"] and vllm.asked[-1]["query"]
 
 
 async def test_who_does_not_answer_is_silent_not_refusing() -> None:

@@ -81,7 +81,7 @@ def test_a_model_server_keeps_the_connections_that_the_gateway_keeps() -> None:
 
 
 def test_the_command_line_for_embeddings() -> None:
-    view = replace(SERVER, max_adapters=0, embeds=True, reasoning_parser="qwen3")
+    view = replace(SERVER, max_adapters=0, task="EMBED", reasoning_parser="qwen3")
     line = " ".join(server_arguments(view, "/model", host="0.0.0.0", port=8000))
     assert "--runner pooling --convert embed" in line
     assert "tool" not in line and "reasoning" not in line
@@ -122,3 +122,9 @@ def test_fetching_from_a_hub_says_the_id_as_an_argument() -> None:
     spec.source.hub.id, spec.source.hub.revision = "Qwen/Qwen3-0.6B", "main"
     _, pod = fetch_objects("inferencemodel-e00one", "jail", Path("/home/models/x"), spec.source.hub)
     assert pod.to_dict()["spec"]["containers"][0]["args"] == ["Qwen/Qwen3-0.6B", "main", "/weights"]
+
+
+def test_the_command_line_for_rankings() -> None:
+    words = server_arguments(replace(SERVER, max_adapters=0, task="RERANK"), "/model", host="::", port=8000)
+    assert words[words.index("--runner") + 1] == "pooling" and "--convert" not in words
+    assert "--enable-auto-tool-choice" not in words

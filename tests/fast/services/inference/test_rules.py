@@ -130,3 +130,18 @@ async def test_a_model_is_served_for_one_task(cloud: FakeCloud) -> None:
     await cloud.create("Deployment", "vectors-fast", {**embed, "flavour": "FAST"})
     encoder = await model("encoder", architectures=["XLMRobertaModel"])
     assert "cannot generate text" in await refusal(cloud, "Deployment", "c", encoder)
+
+
+async def test_a_cross_encoder_is_served_for_rankings_only(cloud: FakeCloud) -> None:
+    made = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    folder = write_model(cloud.models / "ranker", **made)
+    model_id = await cloud.create("Model", "ranker", {"source": {"folder": str(folder)}})
+    await cloud.until(model_id, "READY")
+    request = {"model_id": model_id, **POD_SHAPE, "scaling": {"min_replicas": 1}}
+    for task, cannot in (("GENERATE", "cannot generate text"), ("EMBED", "cannot embed text")):
+        said = await refusal(cloud, "Deployment", "a", {**request, "task": task})
+        assert "must be RERANK" in said and cannot in said
+    deployment_id = await cloud.create("Deployment", "ranker", {**request, "task": "RERANK"})
+    await cloud.until(deployment_id, "READY")
+    words = " ".join(cloud.pod(deployment_id).manifest.containers[0].args)
+    assert "--runner pooling" in words and "--convert" not in words

@@ -18,7 +18,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import gateway_address
 from neocloud.core import contract
-from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
@@ -31,12 +31,23 @@ _NOT_HERE = frozenset({"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"})
 """Codes that mean that this machine lacks the GPU, or the memory for the model."""
 _RANGE = re.compile(r"(?P<least>\d{1,2})(\.\.(?P<most>\d{1,2}))?")
 
+_FIRST_CALLS = {
+    "GENERATE": (
+        "chat/completions",
+        '"max_tokens": 200, "messages": [{"role": "user", "content": "Hello"}]',
+    ),
+    "EMBED": ("embeddings", '"input": "Hello"'),
+    "RERANK": ("rerank", '"query": "Hello", "documents": ["Good morning", "An invoice"]'),
+}
+"""Path and body of a call to try, by task."""
+
 app = command_group()
 
 
 class Task(StrEnum):
     GENERATE = "generate"
     EMBED = "embed"
+    RERANK = "rerank"
 
 
 ModelArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
@@ -71,7 +82,13 @@ ContextLengthOption = Annotated[
 MaxConcurrencyOption = Annotated[
     int, typer.Option(help="Maximum concurrent requests; 0: set by the flavour.")
 ]
-TaskOption = Annotated[Task, typer.Option(help="Generate text, or embed text as vectors.")]
+TaskOption = Annotated[
+    Task | None,
+    typer.Option(
+        help="Generate text, embed text as vectors, or rank documents. Default: what the model is made for.",
+        show_default=False,
+    ),
+]
 ByHourOption = Annotated[bool, typer.Option("--by-hour", help="Charge replica hours instead of tokens.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the first replica answers.")]
 
@@ -84,7 +101,7 @@ def service(
     max_adapters: MaxAdaptersOption = 0,
     context_length: ContextLengthOption = 0,
     max_concurrency: MaxConcurrencyOption = 0,
-    task: TaskOption = Task.GENERATE,
+    task: TaskOption = None,
     by_hour: ByHourOption = False,
     price: PriceOption = "",
 ) -> JsonObject:
@@ -93,7 +110,7 @@ def service(
         "max_adapters": max_adapters,
         "context_length": context_length,
         "max_concurrency": max_concurrency,
-        "task": task.value.upper(),
+        **({"task": task.value.upper()} if task else {}),
         "charge": "BY_HOUR" if by_hour else "BY_TOKEN",
         **({"price": parsed_price(price, "--price")} if price else {}),
     }
@@ -130,7 +147,7 @@ def deploy(
       neo deploy assistant --max-adapters 4
       neo deploy assistant --fast --replicas 1..4 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
       neo deploy assistant --replicas 0..1
-      neo deploy bge-small --task embed
+      neo deploy all-minilm-l6-v2 --price 0.01
       neo deploy assistant --on-slurm research --gpus 1
       neo deploy assistant --price 0.10/0.40
     """
@@ -140,8 +157,11 @@ def deploy(
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
         "scaling": {"min_replicas": least, "max_replicas": most},
+        "task": _task_of(found),
         **offered,
     }
+    if spec["task"] != "GENERATE" and "price" in spec:
+        spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
     if on_slurm:
         spec["slurm_cluster_id"] = cloud.find(CLUSTERS, on_slurm).metadata.id
         spec["slurm_resources"] = resources
@@ -163,6 +183,13 @@ def deploy(
     _print_result(cloud, deployment, output)
     if "price" not in spec and spec["charge"] == "BY_TOKEN":
         warn_if_cut_off(cloud, f"{found.metadata.name}-fast" if fast else found.metadata.name)
+
+
+def _task_of(model: Any) -> str:
+    """Return what the model is made for; of one that an earlier release inspected, the cloud says if it is
+    something else than to generate text."""
+    found = ModelStatus.Task.Name(model.status.task)
+    return "GENERATE" if found == "TASK_UNSPECIFIED" else found
 
 
 def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:
@@ -200,9 +227,7 @@ def how_to_call(cloud: ProjectClient, deployment: "Deployment") -> str:
         base_url = f"{gateway_address(cloud.profile)}/v1"
     except ClientError as error:
         return f"No gateway is known for this profile: {error}"
-    path, prompt = "chat/completions", '"max_tokens": 200, "messages": [{"role": "user", "content": "Hello"}]'
-    if TASK.Name(deployment.spec.task) == "EMBED":
-        path, prompt = "embeddings", '"input": "Hello"'
+    path, prompt = _FIRST_CALLS[TASK.Name(deployment.spec.task)]
     return "\n".join(
         (
             f"OpenAI clients: base_url={base_url} model={model}",

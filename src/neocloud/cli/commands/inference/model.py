@@ -34,6 +34,7 @@ from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
@@ -49,6 +50,7 @@ app = command_group(
 Examples:
 
   neo model add smollm2
+  neo model add all-minilm-l6-v2
   neo model add assistant ./assistant-model
   neo model add support ./support-adapter --base assistant
   neo model add qwen Qwen/Qwen3-0.6B
@@ -214,6 +216,7 @@ def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
         {
             "NAME": lambda model: model.metadata.name,
             "STATE": state_of,
+            "TASK": task_text,
             "BASE": lambda model: names.get(model.spec.base_model_id, model.spec.base_model_id),
             "PARAMETERS": lambda model: parameters(model.status.parameters),
             "SIZE": lambda model: size_text(model.status.size_bytes),
@@ -314,7 +317,9 @@ def _summary(model: "Model") -> str:
     if status.lora_rank:
         modules = ", ".join(status.target_modules)
         return f"an adapter of rank {status.lora_rank} on {modules}, {size_text(status.size_bytes)}"
-    parts = (status.architecture, f"{parameters(status.parameters)} parameters", size_text(status.size_bytes))
+    made_for = {"embed": "embeddings", "rerank": "ranking"}.get(task_text(model), "")
+    kind = f"{status.architecture} for {made_for}" if made_for else status.architecture
+    parts = (kind, f"{parameters(status.parameters)} parameters", size_text(status.size_bytes))
     return ", ".join((*parts, f"context {status.context_length:,}"))
 
 
@@ -328,6 +333,7 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("ID", model.metadata.id),
         ("State", state_of(model)),
         ("Message", status.message),
+        ("Task", task_text(model)),
         ("Architecture", status.architecture),
         ("Parameters", f"{status.parameters:,}"),
         ("Size", size_text(status.size_bytes)),
@@ -371,6 +377,12 @@ def override_gate(cloud: Cloud, name: NameArgument, reason: ReasonOption) -> Non
     model = cloud.find(MODELS, name)
     cloud.client.call(f"{MODELS}/OverrideGate", {"id": model.metadata.id, "reason": reason})
     say(f"The gate of {model.metadata.name} is overridden: it may be served.")
+
+
+def task_text(model: "Model") -> str:
+    """Return what the model is made for: "generate", "embed" or "rerank"; "" where it is not known."""
+    found = ModelStatus.Task.Name(model.status.task)
+    return "" if found == "TASK_UNSPECIFIED" or model.spec.base_model_id else found.lower()
 
 
 _UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))

@@ -18,6 +18,12 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 WARM_UP_PROMPT = "Hello " * 64
 """A prompt as long as a usual one, so that both large and small steps are prepared."""
+_FIRST_REQUESTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "GENERATE": ("/v1/completions", {"prompt": WARM_UP_PROMPT, "max_tokens": 1}),
+    "EMBED": ("/v1/embeddings", {"input": WARM_UP_PROMPT}),
+    "RERANK": ("/v1/rerank", {"query": "Hello", "documents": [WARM_UP_PROMPT]}),
+}
+"""Path and body by task."""
 
 
 class ModelServerRefused(Exception):
@@ -40,9 +46,9 @@ class ModelServerClient(Protocol):
 
     async def unload(self, address: str, key: str, name: str) -> None: ...
 
-    async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
-        """Request one token, or one vector for embeddings, so that no client waits for the preparations of a
-        first answer."""
+    async def warm_up(self, address: str, key: str, name: str, *, task: str = "GENERATE") -> None:
+        """Request one token, vector or score, so that no client waits for the preparations of a first
+        answer."""
         ...
 
     def proving(self) -> "ModelServerClient":
@@ -79,12 +85,11 @@ class HttpModelServerClient:
         body = {"lora_name": name}
         await self._call("POST", address, key, "/v1/unload_lora_adapter", body, SHORT_SECONDS, ignored={404})
 
-    async def warm_up(self, address: str, key: str, name: str, *, embeds: bool = False) -> None:
-        path, body = "/v1/completions", {"model": name, "prompt": WARM_UP_PROMPT, "max_tokens": 1}
-        if embeds:
-            path, body = "/v1/embeddings", {"model": name, "input": WARM_UP_PROMPT}
+    async def warm_up(self, address: str, key: str, name: str, *, task: str = "GENERATE") -> None:
+        path, body = _FIRST_REQUESTS[task]
         # 400: the context is shorter than the prompt.
-        await self._call("POST", address, key, path, body, LONG_SECONDS, ignored={400, 404, 501})
+        asked = {"model": name, **body}
+        await self._call("POST", address, key, path, asked, LONG_SECONDS, ignored={400, 404, 501})
 
     async def _call(
         self,

@@ -253,6 +253,7 @@ def _model(location: Location) -> ModelStatus:
         adapter_bytes_per_rank=found.architecture.adapter_bytes_per_rank,
         digest=digest,
         has_chat_template=found.has_chat_template,
+        task=ModelStatus.Task.Value(found.task),
         target_modules=sorted(found.adaptable_modules),
     )
 

@@ -21,7 +21,7 @@ from neocloud.services.inference.reconcile.model_server import (
     sync_adapters,
 )
 from neocloud.services.inference.reconcile.scope import DeploymentScope, ReplicaStatus
-from neocloud.services.inference.types import DeploymentReason, embeds
+from neocloud.services.inference.types import DeploymentReason, task_name
 
 LOG_LINES = 60
 LONGEST_WAIT_SECONDS = 10.0
@@ -145,7 +145,7 @@ class Replicas:
             if not was_ready:
                 key = scope.server_key.decode()
                 await self._client_of(scope).warm_up(
-                    replica.address, key, scope.served_name, embeds=embeds(scope.spec)
+                    replica.address, key, scope.served_name, task=task_name(scope.spec)
                 )
             await self._update_adapters(scope, replica.address, record)
         except ModelServerUnreachable:

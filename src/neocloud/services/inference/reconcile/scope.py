@@ -32,10 +32,10 @@ from neocloud.services.inference.types import (
     RESERVATION_STOPPED,
     ModelState,
     called_name,
-    embeds,
     is_withheld,
     namespace,
     replica_name,
+    task_name,
 )
 
 
@@ -156,7 +156,7 @@ def server_view(scope: DeploymentScope, *, gpus: int, media_domains: tuple[str, 
         adapted_modules=tuple(scope.model.status.target_modules),
         tool_call_parser=scope.model.spec.tool_call_parser,
         reasoning_parser=scope.model.spec.reasoning_parser,
-        embeds=embeds(scope.spec),
+        task=task_name(scope.spec),
         media_domains=media_domains,
     )
 

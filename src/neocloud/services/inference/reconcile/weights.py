@@ -12,19 +12,21 @@ import re
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from neocloud.core.json_values import is_object
+from neocloud.core.json_values import as_object, is_object
 from neocloud.core.untrusted.files import MAX_TREE_DEPTH, Folder, UnsafePath
 from neocloud.services.inference.architectures import refusal
 from neocloud.services.inference.public import weight_names
 from neocloud.services.inference.rules.memory import (
+    LARGEST_NUMBER,
     Architecture,
     UnknownArchitecture,
     read_architecture,
 )
+from neocloud.services.inference.rules.task import GENERATE, UnservedTask, task_of
 from neocloud.services.inference.types import MODULE_NAME, WEIGHTS_INDEX
 
 LARGEST_HEADER_BYTES = 100_000_000
@@ -91,6 +93,12 @@ def _tensor(name: str, entry: Any) -> Tensor:
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json")
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+SENTENCE_MODULES = "modules.json"
+_INPUT_LIMITS = (
+    (re.compile(r"sentence_[a-z-]{1,20}_config\.json"), "max_seq_length"),
+    (re.compile(r"tokenizer_config\.json"), "model_max_length"),
+)
+"""Files with the length that a model's input was cut to when it was trained, and the field of it."""
 _MATRIX = re.compile(r"\.\d+\..*\.weight$")
 _ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 
@@ -104,6 +112,8 @@ class Weights:
     size_bytes: int
     dtype: str
     has_chat_template: bool
+    task: str
+    """The name of a ModelStatus.Task: what the model is made for."""
 
     @property
     def parameters(self) -> int:
@@ -146,12 +156,20 @@ def read_weights(folder: Folder) -> Weights:
         raise BadWeights(f"{folder.path} has no tokenizer: one of {', '.join(TOKENIZERS)}")
     names = _weight_files(folder)
     tensors = tuple(tensor for name in names for tensor in read_tensors(folder, name))
+    try:
+        task = task_of(architecture.name, config, _modules(folder))
+    except UnservedTask as error:
+        raise BadWeights(str(error)) from error
+    if task != GENERATE:
+        longest = min(architecture.context_length, *_input_limits(folder))
+        architecture = replace(architecture, context_length=longest)
     found = Weights(
         architecture=architecture,
         tensors=tensors,
         size_bytes=sum(size_of(folder, name) for name in names),
         dtype=architecture.dtype or main_dtype(tensors),
         has_chat_template=_has_chat_template(folder),
+        task=task,
     )
     check_modules(found.adaptable_modules)
     return found
@@ -231,13 +249,34 @@ def _weight_files(folder: Folder) -> tuple[str, ...]:
 
 def read_json(folder: Folder, name: str) -> Mapping[str, object]:
     """Return a JSON file of at most MAX_READ_BYTES. Raises BadWeights; OSError."""
-    try:
-        content = json.loads(folder.read(name, inner_links=True))
-    except (ValueError, RecursionError) as error:
-        raise BadWeights(f"{name} is not valid JSON: {error}") from error
+    content = _content(folder, name)
     if not is_object(content):
         raise BadWeights(f"{name} is not a JSON object")
     return content
+
+
+def _content(folder: Folder, name: str) -> object:
+    try:
+        return json.loads(folder.read(name, inner_links=True))
+    except (ValueError, RecursionError) as error:
+        raise BadWeights(f"{name} is not valid JSON: {error}") from error
+
+
+def _modules(folder: Folder) -> object:
+    return _content(folder, SENTENCE_MODULES) if has_file(folder, SENTENCE_MODULES) else None
+
+
+def _input_limits(folder: Folder) -> list[int]:
+    """Return the lengths that the files beside the weights limit an input to. The model server of vectors
+    refuses to start with a longer one."""
+    found = [LARGEST_NUMBER]
+    for name in folder.names():
+        for pattern, field in _INPUT_LIMITS:
+            if pattern.fullmatch(name):
+                limit = as_object(_content(folder, name)).get(field)
+                if isinstance(limit, int) and limit > 0:
+                    found.append(limit)
+    return found
 
 
 def _has_chat_template(folder: Folder) -> bool:

@@ -23,19 +23,22 @@ from neocloud.messages.neocloud.inference.v1 import (
 )
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.public import MonthlySpending
-from neocloud.services.inference.rules.memory import deployment_plan, only_embeds, shape_of
+from neocloud.services.inference.rules.memory import deployment_plan, shape_of
 from neocloud.services.inference.rules.model import tenant_of
+from neocloud.services.inference.rules.task import possible_tasks
 from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODEL,
     REPLICA_RESERVATION,
     ModelState,
-    embeds,
     flavours_namespace,
+    generates,
     is_withheld,
+    task_name,
     users_namespace,
 )
 
+_WORDS = {"GENERATE": "generate text", "EMBED": "embed text", "RERANK": "rank documents by reading them"}
 SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60
 
@@ -150,14 +153,17 @@ def _model_violations(new: Deployment, model: Resource | None, reader: ResourceR
 
 def _task_violations(new: Deployment, model: Resource | None, reader: ResourceReader) -> Iterable[Violation]:
     """All deployments of a model have one task, so that its name always returns vectors, or always text."""
-    if embeds(new.spec) and new.spec.max_adapters:
-        yield Violation("spec.max_adapters", "must be 0: adapters are not served for embeddings")
+    if not generates(new.spec) and new.spec.max_adapters:
+        yield Violation("spec.max_adapters", "must be 0: adapters are not served for embeddings and rankings")
     if model is None:
         return
-    architecture = ModelStatus.FromString(model.status).architecture
-    if not embeds(new.spec) and only_embeds(architecture):
+    status = ModelStatus.FromString(model.status)
+    possible = possible_tasks(status)
+    if task_name(new.spec) not in possible:
         yield Violation(
-            "spec.task", f"must be EMBED: {model.name} is a {architecture}, which cannot generate text"
+            "spec.task",
+            f"must be {' or '.join(possible)}: {model.name} is a {status.architecture}, which cannot"
+            f" {_WORDS[task_name(new.spec)]}",
         )
     for holder in reader.reservations(flavours_namespace(model.id)).values():
         row = reader.get(holder)

@@ -6,7 +6,6 @@ of full length. The rest holds further requests: many short ones, or as many of 
 says. Further requests wait in the model server.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,8 +16,6 @@ from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 from neocloud.services.compute.public import Preset, preset
 from neocloud.services.inference.types import is_fast
 
-_ENCODER = re.compile(r"(Bert|BERT|Roberta|MPNet|Electra)\w*(Model|ForMaskedLM)$")
-"""Architectures that read a text and cannot continue it."""
 BYTES_OF_SERVED = 2
 """The bytes of a number among keys, values and adapters: 16 bits."""
 LARGEST_NUMBER = 2**26
@@ -41,11 +38,6 @@ class Architecture:
     layers: int
     dtype: str
     """From config.json; "" where it has none."""
-
-
-def only_embeds(name: str) -> bool:
-    """Return whether an architecture of this name cannot generate text. Others may embed too."""
-    return bool(_ENCODER.search(name))
 
 
 def read_architecture(config: Mapping[str, object]) -> Architecture:

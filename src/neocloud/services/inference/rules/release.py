@@ -19,9 +19,9 @@ from neocloud.services.inference.types import (
     MODEL,
     ReleaseState,
     called_name,
-    embeds,
     is_withheld,
     releases_namespace,
+    task_name,
 )
 
 MOST_FAILED_PERCENT = 5
@@ -48,16 +48,17 @@ class ReleaseRules(Rules[Release]):
         if new.spec.model_id == new.spec.candidate_model_id:
             yield Violation("spec.candidate_model_id", "is the model itself; name another one")
             return
-        served: list[bool | None] = []
+        served: list[str] = []
         for field in ("model_id", "candidate_model_id"):
             row = reader.get(getattr(new.spec, field))
-            problem, is_for_vectors = _served(row, new, reader)
-            served.append(is_for_vectors)
+            problem, task = _served(row, new, reader)
+            served.append(task)
             if problem:
                 yield Violation(f"spec.{field}", problem)
-        if None not in served and served[0] != served[1]:
+        if all(served) and served[0] != served[1]:
             yield Violation(
-                "spec.candidate_model_id", "returns vectors where the model returns text, or the reverse"
+                "spec.candidate_model_id",
+                f"is served for the task {served[1]}, and the model for {served[0]}; their answers differ",
             )
         holder = reader.reservations(releases_namespace(new.spec.model_id)).get(ACTIVE_RELEASE, "")
         if holder not in ("", new.metadata.id):
@@ -74,8 +75,8 @@ class ReleaseRules(Rules[Release]):
             reader.reserve(releases_namespace(new.spec.model_id), ACTIVE_RELEASE, new.metadata.id)
 
 
-def _served(row: Resource | None, new: Release, reader: ResourceReader) -> tuple[str, bool | None]:
-    """Return why the model cannot take part, and whether it returns vectors.
+def _served(row: Resource | None, new: Release, reader: ResourceReader) -> tuple[str, str]:
+    """Return why the model cannot take part, and the task it is served for.
 
     Both models are of the release's own project: names are of the tenant, and who may make releases in one
     project must not get the requests of another.
@@ -83,12 +84,12 @@ def _served(row: Resource | None, new: Release, reader: ResourceReader) -> tuple
     project_id = new.metadata.parent_id
     tenant = tenant_of(project_id, reader)
     if row is None or row.kind != MODEL or row.deleted_at or row.parent_id != project_id:
-        return "there is no such model; `neo model list` shows them", None
+        return "there is no such model; `neo model list` shows them", ""
     if is_withheld(ModelSpec.FromString(row.spec)):
-        return f"{row.name} failed the gate of its fine-tuning job, so it is not served", None
+        return f"{row.name} failed the gate of its fine-tuning job, so it is not served", ""
     for each in reader.list(DEPLOYMENT):
         deployment: Deployment = wire.resource_message(each)
         is_ours = each.deleted_at is None and tenant_of(each.parent_id, reader) == tenant
         if is_ours and called_name(row.name, deployment.spec) in deployment.status.served_names:
-            return "", embeds(deployment.spec)
-    return f"{row.name} is not served; deploy it first (`neo deployment list`)", None
+            return "", task_name(deployment.spec)
+    return f"{row.name} is not served; deploy it first (`neo deployment list`)", ""
