@@ -3,7 +3,7 @@ memory; those of a project with a file bucket are forwarded to the bucket."""
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -186,6 +186,8 @@ class FilesApi:
         self._buckets = buckets
         self._quota = quota
         self._settings = settings
+        self.deleted: Callable[[str], Awaitable[None]] = _nobody
+        """Is told the id of each file that a caller deletes."""
 
     def routes(self, callers: CallerAuthenticator) -> list[Route]:
         return [
@@ -265,6 +267,7 @@ class FilesApi:
             await self._buckets.delete(file)
         if not await asyncio.to_thread(self._store.delete, file):
             raise _file_not_found(file.id)
+        await self.deleted(file.id)
         return {"id": file.id, "object": "file", "deleted": True}
 
     async def _file(self, request: ApiRequest, verb: str) -> StoredFile:
@@ -273,6 +276,10 @@ class FilesApi:
         if file is None or not request.sees(f"{PERMISSION}.{verb}", file.project_id):
             raise _file_not_found(file_id)
         return file
+
+
+async def _nobody(file_id: str) -> None:
+    return
 
 
 def _fields(fields: dict[str, str]) -> tuple[str, int]:

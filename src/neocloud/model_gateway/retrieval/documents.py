@@ -187,6 +187,10 @@ def _table_text(text: str, suffix: str) -> str:
     return "\n\n".join(paragraphs) or "\n".join(names)
 
 
+_PARSER_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, ImportError, OSError)
+"""Errors by which pypdf says that a file breaks its rules. The process may not import or open more files."""
+
+
 def _pdf_text(content: BinaryIO) -> str:
     from pypdf import PdfReader  # noqa: PLC0415  slow to load, and few documents need it
     from pypdf.errors import PyPdfError  # noqa: PLC0415
@@ -197,15 +201,7 @@ def _pdf_text(content: BinaryIO) -> str:
         if reader.is_encrypted:
             raise invalid("The PDF is encrypted. Upload a copy without a password.")
         return _pages(reader)
-    except (
-        PyPdfError,
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:
+    except (PyPdfError, *_PARSER_ERRORS) as error:
         raise invalid(f"The PDF cannot be read: {type(error).__name__}: {str(error)[:200]}.") from None
 
 

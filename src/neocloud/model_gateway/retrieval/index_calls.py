@@ -4,8 +4,6 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from neocloud.core.contract.json_codec import JsonObject
-
 
 class ReadFile(msgspec.Struct, frozen=True, tag=True):
     """Read a file, split it into chunks and store them without vectors. Returns the number of chunks."""
@@ -73,7 +71,7 @@ class Search(msgspec.Struct, frozen=True, tag=True):
     vectors: list[bytes]
     """The vector of each text."""
     most: int
-    filters: JsonObject | None = None
+    filters: dict[str, Any] | None = None
     """A filter that `filters.check_filter` accepted."""
     least_score: float = 0.0
     vector_weight: float = 1.0

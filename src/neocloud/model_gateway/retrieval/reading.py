@@ -35,6 +35,11 @@ LIMITS = {
     resource.RLIMIT_NPROC: 0,
     resource.RLIMIT_CORE: 0,
 }
+CODECS = ("utf-8-sig", "utf-16")
+PDF_CODECS = (
+    *("utf-16-be", "utf-16-le", "latin-1", "cp1252", "mac-roman", "unicode-escape", "gbk", "gb18030"),
+    *("big5", "shift_jis", "cp932", "euc_jp", "euc_kr", "cp949"),
+)
 NOBODY = 65534
 _NO_NEW_PRIVS = 38  # linux/prctl.h
 _NEW_NETWORK = 0x40000000  # linux/sched.h
@@ -106,9 +111,10 @@ def give_up_rights() -> None:
 
 def _load(name: str, is_pdf: bool) -> None:
     """Import what could not be imported as another user."""
-    for codec in ("utf-8-sig", "utf-16", "utf-16-be", "latin-1", "cp1252", "mac-roman", "idna"):
+    is_pdf = is_pdf or name.lower().endswith(".pdf")
+    for codec in (*CODECS, *(PDF_CODECS if is_pdf else ())):
         "".encode(codec)
-    if is_pdf or name.lower().endswith(".pdf"):
+    if is_pdf:
         for module in ("pypdf", "pypdf._codecs.core_font_metrics", "pypdf._text_extraction"):
             importlib.import_module(module)
 

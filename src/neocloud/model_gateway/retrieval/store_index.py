@@ -155,7 +155,9 @@ class StoreIndex:
         """Make the file visible, index it, and return the bytes that it takes."""
         with self._writing() as rows:
             number = self._number(file_id)
-            rows.execute("UPDATE files SET is_ready = 1 WHERE number = ?", (number,))
+            done = rows.execute("UPDATE files SET is_ready = 1 WHERE number = ? AND is_read", (number,))
+            if not done.rowcount:
+                raise IndexRefusal("removed", f"The file {file_id} was removed.")
             self._ready = self._matrix = None
             taken = "length(CAST(text AS BLOB)) + length(vector)"
             query = f"SELECT coalesce(sum({taken}), 0) FROM chunks WHERE file = ?"  # nosec B608
@@ -246,7 +248,7 @@ class StoreIndex:
             numbers = self._numbers(allowed)
             found = Candidates()
             for vector, text in zip(vectors, query.texts, strict=True):
-                if query.vector_weight:
+                if query.vector_weight and (vector.any() or not query.word_weight):
                     nearest = self._nearest(vector, ids, files, numbers, depth)
                     found.add(nearest, query.vector_weight)
                 if query.word_weight:
