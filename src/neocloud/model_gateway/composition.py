@@ -86,8 +86,8 @@ class OpenAiFiles:
         return Starlette(routes=self.routes(), exception_handlers={404: _unknown_path, 405: _unknown_method})
 
     def when_deleted(self, notify: Callable[[str], Awaitable[None]]) -> None:
-        """Have the id of each file that a caller deletes told to `notify`."""
-        self._files_api.deleted = notify
+        """Have the id of each file that is deleted or has expired told to `notify`."""
+        self._files_api.deleted = self.buckets.deleted = notify
 
     async def start(self) -> None:
         """Remove what a crash left behind, and resume unfinished batches."""

@@ -48,6 +48,7 @@ def test_every_delete_of_what_may_run_can_be_forced() -> None:
         ("neo", "user", "delete"),
         ("neo", "fleet", "maintenance", "delete"),
         ("neo", "tuning", "file", "delete"),
+        ("neo", "vector-store", "delete"),
     }
     assert set(verbs("delete")) - forced == run_nothing
 

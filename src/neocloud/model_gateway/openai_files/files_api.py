@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
-from neocloud.model_gateway.openai_files.bucket_files import BucketFiles
+from neocloud.model_gateway.openai_files.bucket_files import BucketFiles, tell_nobody
 from neocloud.model_gateway.openai_files.files import PURPOSES, UPLOAD_PURPOSES, Draft, FileStore, StoredFile
 from neocloud.model_gateway.openai_files.handlers import (
     ApiRequest,
@@ -186,7 +186,7 @@ class FilesApi:
         self._buckets = buckets
         self._quota = quota
         self._settings = settings
-        self.deleted: Callable[[str], Awaitable[None]] = _nobody
+        self.deleted: Callable[[str], Awaitable[None]] = tell_nobody
         """Is told the id of each file that a caller deletes."""
 
     def routes(self, callers: CallerAuthenticator) -> list[Route]:
@@ -276,10 +276,6 @@ class FilesApi:
         if file is None or not request.sees(f"{PERMISSION}.{verb}", file.project_id):
             raise _file_not_found(file_id)
         return file
-
-
-async def _nobody(file_id: str) -> None:
-    return
 
 
 def _fields(fields: dict[str, str]) -> tuple[str, int]:
