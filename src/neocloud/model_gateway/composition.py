@@ -152,7 +152,9 @@ class Gateway:
         )
         embedder = ProxyEmbedder(self.proxy, self.table, self.authenticator)
         files, buckets = self.objects.files, self.objects.buckets
-        self.retrieval = Retrieval(settings.home, self.authenticator, files, buckets, embedder, clock)
+        self.retrieval = Retrieval(
+            settings.home, self.authenticator, files, buckets, embedder, clock, self.table
+        )
         self.objects.when_deleted(self.retrieval.files.file_deleted)
         model_routes = models_api.routes(
             *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.poll.is_connected),
@@ -160,7 +162,7 @@ class Gateway:
         )
         pages = Pages(self.authenticator, self._answer, clock)
         routes = [*model_routes, *self.objects.routes(), *self.retrieval.routes(), *pages.routes()]
-        self.app = GatewayApp(self.authenticator, self.proxy, settings, routes)
+        self.app = GatewayApp(self.authenticator, self.proxy, settings, routes, self.retrieval.responses)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

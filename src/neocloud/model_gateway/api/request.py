@@ -170,13 +170,18 @@ class RequestContext:
 
 def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> ModelRequest:
     """Raises OpenAiError 400 that names the field or the character."""
+    return read_request(path, parse_body(raw), media_domains)
+
+
+def parse_body(raw: bytes) -> JsonObject:
+    """Raises OpenAiError 400 that names the character."""
     try:
         body = parse_json(raw)
     except InvalidJson as error:
         raise bad_request(f"The body {error}.", code="invalid_json") from None
     if not isinstance(body, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_json")
-    return read_request(path, body, media_domains)
+    return body
 
 
 def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozenset()) -> ModelRequest:

@@ -21,9 +21,12 @@ from neocloud.model_gateway.retrieval.index_calls import (
 )
 from neocloud.model_gateway.retrieval.index_client import IndexProcess
 from neocloud.model_gateway.retrieval.ingestion import Ingestion
+from neocloud.model_gateway.retrieval.responses import Responses
 from neocloud.model_gateway.retrieval.search import Searcher
 from neocloud.model_gateway.retrieval.store_files import StoreFiles
+from neocloud.model_gateway.retrieval.stored_responses import ResponseRows, ResponsesApi
 from neocloud.model_gateway.retrieval.stores_api import StoresApi
+from neocloud.model_gateway.routing.routes import RouteTable
 from neocloud.model_gateway.settings import FileSettings, RetrievalSettings
 
 EXPIRY_SECONDS = 60.0
@@ -38,6 +41,7 @@ class Retrieval:
         buckets: BucketFiles,
         embedder: Embedder,
         clock: Clock,
+        table: RouteTable,
         *,
         settings: RetrievalSettings | None = None,
         index: Index | None = None,
@@ -60,10 +64,14 @@ class Retrieval:
         self._stores = StoresApi(
             self.catalogue, self._index, embedder, self.files, self.searcher, settings, clock
         )
+        self._rows = ResponseRows(self.catalogue.database, settings)
+        self._responses_api = ResponsesApi(self._rows)
+        self.responses = Responses(self.catalogue, self.searcher, self._rows, table, clock)
         self._tasks: list[asyncio.Task[None]] = []
 
     def routes(self) -> list[Route]:
-        return [*self._stores.routes(self._callers), *self.files.routes(self._callers)]
+        apis = (self._stores, self.files, self._responses_api)
+        return [route for api in apis for route in api.routes(self._callers)]
 
     async def start(self) -> None:
         """Go on with files that are not indexed, and remove what a crash left behind."""
@@ -87,8 +95,9 @@ class Retrieval:
             await self._process.stop()
 
     async def expire(self) -> None:
-        """Remove the content of stores that were not used for as long as they say."""
+        """Remove old responses, and the content of stores that were not used for as long as they say."""
         now = int(self._clock.now().timestamp())
+        await asyncio.to_thread(self._rows.expire, now)
         for store_id in await asyncio.to_thread(self.catalogue.expire, now):
             await self._index.ask(RemoveStore(store_id), type(None))
 

@@ -14,6 +14,7 @@ from neocloud.model_gateway.composition import OpenAiFiles
 from neocloud.model_gateway.retrieval.index_calls import Answer, Call, IndexRefusal, IndexUnavailable, Request
 from neocloud.model_gateway.retrieval.index_process import Indexes, answered
 from neocloud.model_gateway.retrieval.service import Retrieval
+from neocloud.model_gateway.routing.routes import RouteTable
 from neocloud.model_gateway.settings import RetrievalSettings
 from neocloud.testing.waiting import FakeClock
 from tests.fast.model_gateway.openai_files.conftest import (  # noqa: F401
@@ -30,7 +31,7 @@ from tests.fast.model_gateway.openai_files.conftest import (  # noqa: F401
 from tests.fast.model_gateway.retrieval.embedding import WordEmbedder
 
 VERBS = [f"inference.vectorStores.{verb}" for verb in ("create", "get", "list", "update", "delete")]
-VERBS += [f"inference.responses.{verb}" for verb in ("create", "get", "delete")]
+VERBS += [f"inference.responses.{verb}" for verb in ("get", "delete")]
 T = TypeVar("T")
 
 
@@ -91,6 +92,7 @@ async def retrieval(
 ) -> AsyncIterator[Retrieval]:
     found = Retrieval(
         *(tmp_path, KnownCallers(), objects.files, objects.buckets, embedder, clock),
+        RouteTable(),
         settings=limits,
         index=LocalIndex(tmp_path),
     )

@@ -52,7 +52,7 @@ PERMISSIONS = (
     *(f"inference.files.{verb}" for verb in ("create", "get", "list", "delete")),
     *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
     *(f"inference.vectorStores.{verb}" for verb in ("create", "get", "list", "update", "delete")),
-    *(f"inference.responses.{verb}" for verb in ("create", "get", "delete")),
+    *(f"inference.responses.{verb}" for verb in ("get", "delete")),
     *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
 )
 """The permissions that the gateway checks."""
