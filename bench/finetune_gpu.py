@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,18 +95,23 @@ def make_model(shape: Shape, context: int, tokenizer: Path, target: Path) -> Non
         torch.cuda.empty_cache()
 
 
-def speed(shape: Shape, model: Path, data: Path, output: Path, steps: int) -> float:
-    """Return tokens per second from the fifth step on."""
+def speed(
+    shape: Shape, model: Path, data: Path, output: Path, steps: int, more: Mapping[str, str] = {},
+    start: Sequence[str] = (sys.executable,),
+) -> float:  # fmt: skip
+    """Return tokens per second from the fifth step on. `more` are further settings, and `start` is the
+    command that runs the recipe."""
     settings = {
         "max_steps": steps,
         "per_device_train_batch_size": shape.rows,
         "gradient_checkpointing": str(shape.is_checkpointed).lower(),
         "logging_steps": 5,
         "save_steps": 0,
+        **more,
     }
     flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     places = ["--model", str(model), "--data", str(data), "--output-dir", str(output)]
-    call([sys.executable, str(RECIPES / "finetune.py"), *places, *flags])
+    call([*start, str(RECIPES / "finetune.py"), *places, *flags])
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     first, last = lines[0], lines[-1]
     return (last["tokens"] - first["tokens"]) / (last["time"] - first["time"])

@@ -37,7 +37,6 @@ with needed_packages():
     from precision import precision
     from tokenized_data import Example
 
-SPEED_TOKENS = 64  # per answer when speed is measured
 SHOWN_ANSWERS = 3
 
 SIGNS = {
@@ -116,7 +115,7 @@ class Evaluation:
                 model,
                 self.encoder,
                 [one.prompt for one in self.questions[: self.args.batch]],
-                SPEED_TOKENS,
+                self.args.speed_tokens,
             ),
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
@@ -157,7 +156,9 @@ class Evaluation:
         """Return the speeds of one answer and of 16 at a time, and their share of a linear growth."""
         prompts = itertools.cycle([one.prompt for one in self.questions])
         few, many = (
-            tokens_per_second(model, self.encoder, [next(prompts) for _ in range(count)], SPEED_TOKENS)
+            tokens_per_second(
+                model, self.encoder, [next(prompts) for _ in range(count)], self.args.speed_tokens
+            )
             for count in (1, 16)
         )
         return {"one_request": few, "16_requests": many, "percent_of_linear": many / (few * 16) * 100}
@@ -175,6 +176,7 @@ class Evaluation:
             "generated_messages": len(self.questions),
             "batch": self.args.batch,
             "max_new_tokens": self.args.max_new_tokens,
+            "speed_tokens": self.args.speed_tokens,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "model": self.args.model,
             "adapter": str(self.args.adapter),
@@ -246,6 +248,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, help="most test conversations to use (default: all)")
     parser.add_argument("--max-new-tokens", type=int, default=128, help="tokens per answer (default 128)")
     parser.add_argument("--max-label-tokens", type=int, default=24, help="with --accuracy (default 24)")
+    parser.add_argument(
+        "--speed-tokens", type=int, default=64, help="tokens per answer when speed is measured (default 64)"
+    )
     parser.add_argument("--batch", type=int, default=16, help="answers at a time (default 16)")
     parser.add_argument("--context", type=int, default=1024, help="longest conversation (default 1024)")
     parser.add_argument("--precision", choices=("auto", "no", "bf16", "fp16"), default="auto")

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,20 @@ from recipe_errors import RecipeError, exit_code, note
 
 TOPICS = Path(__file__).with_name("bank_topics.json")
 HEADER = ("conversation_id", "turn", "topic", "customer", "advisor")
+ALL_TOPICS = 20
 SHARE_WITH_FOLLOW_UP, SHARE_WITH_CLOSING = 0.25, 0.1
 
 Exchange = tuple[str, str]  # customer, advisor
 Row = tuple[str, int, str, str, str]  # as HEADER says
 
 
-def conversation(topic: dict[str, Any], phrases: dict[str, Any], generator: random.Random) -> list[Exchange]:
-    """Return one to three exchanges about a topic, with names, sums and places filled in."""
-    values = {slot: generator.choice(words) for slot, words in phrases["slots"].items()}
-    parts = [topic]
+def conversation(
+    topic: dict[str, Any], words: str, phrases: dict[str, Any], generator: random.Random
+) -> list[Exchange]:
+    """Return one to three exchanges that begin with these words about a topic, with names, sums and places
+    filled in."""
+    values = {slot: generator.choice(choices) for slot, choices in phrases["slots"].items()}
+    parts = [{**topic, "customer": [words]}]
     if topic["follow_ups"] and generator.random() < SHARE_WITH_FOLLOW_UP:
         parts.append(generator.choice(topic["follow_ups"]))
     if generator.random() < SHARE_WITH_CLOSING:
@@ -53,24 +59,33 @@ def _capital(text: str) -> str:
     return joined + tail[:1].upper() + tail[1:]
 
 
-def rows(count: int, seed: int) -> list[Row]:
-    """Return all rows of the data set, with topics equally often and in random order."""
+def rows(count: int, seed: int, topics: int = ALL_TOPICS) -> list[Row]:
+    """Return all rows of the data set, with each of the first `topics` topics, and each of its wordings,
+    equally often and in random order."""
     phrases = json.loads(TOPICS.read_text(encoding="utf-8"))
     generator = random.Random(seed)
-    topics = [phrases["topics"][number % len(phrases["topics"])] for number in range(count)]
-    generator.shuffle(topics)
+    wordings = [(each, _shuffled(each["customer"], generator)) for each in phrases["topics"][:topics]]
+    begun = [
+        (topic, words[number // len(wordings) % len(words)])
+        for number, (topic, words) in zip(range(count), itertools.cycle(wordings), strict=False)
+    ]
+    generator.shuffle(begun)
     return [
         (f"chat-{number:04d}", turn, topic["topic"], customer, advisor)
-        for number, topic in enumerate(topics, start=1)
-        for turn, (customer, advisor) in enumerate(conversation(topic, phrases, generator))
+        for number, (topic, words) in enumerate(begun, start=1)
+        for turn, (customer, advisor) in enumerate(conversation(topic, words, phrases, generator))
     ]
 
 
-def unseen_rows(seed: int) -> list[Row]:
+def _shuffled(words: Sequence[str], generator: random.Random) -> list[str]:
+    return generator.sample(words, len(words))
+
+
+def unseen_rows(seed: int, topics: int = ALL_TOPICS) -> list[Row]:
     """Return one question in each of the words that `rows` does not use, with its answer."""
     phrases = json.loads(TOPICS.read_text(encoding="utf-8"))
     generator = random.Random(seed)
-    asked = [(topic, words) for topic in phrases["topics"] for words in topic["unseen"]]
+    asked = [(topic, words) for topic in phrases["topics"][:topics] for words in topic["unseen"]]
     found: list[Row] = []
     for number, (topic, words) in enumerate(asked, start=1):
         values = {slot: generator.choice(choices) for slot, choices in phrases["slots"].items()}
@@ -82,9 +97,11 @@ def unseen_rows(seed: int) -> list[Row]:
 def run(args: argparse.Namespace) -> int:
     if args.conversations < 1:
         raise RecipeError(f"--conversations {args.conversations}: at least 1 is needed")
-    write(args.output, rows(args.conversations, args.seed))
+    if not 1 <= args.topics <= ALL_TOPICS:
+        raise RecipeError(f"--topics {args.topics}: from 1 to {ALL_TOPICS}")
+    write(args.output, rows(args.conversations, args.seed, args.topics))
     if args.test is not None:
-        write(args.test, unseen_rows(args.seed))
+        write(args.test, unseen_rows(args.seed, args.topics))
     return 0
 
 
@@ -104,6 +121,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--test", type=Path, help="CSV file to write with the questions in other words")
     parser.add_argument("--conversations", type=int, default=400, help="how many (default 400)")
+    parser.add_argument(
+        "--topics", type=int, default=ALL_TOPICS, help=f"about how many topics (default {ALL_TOPICS})"
+    )
     parser.add_argument("--seed", type=int, default=42, help="same seed, same file (default 42)")
     return parser
 

@@ -14,8 +14,8 @@ neo up
 neo model get smollm2 > /dev/null 2>&1 || neo model add smollm2
 
 say "2. Data: a few conversations of a bank, more of them, and questions in other words to decide by"
-python3 recipes/make_dataset.py --conversations 20 --output "$OUT/few.csv" --test "$OUT/test.csv"
-python3 recipes/make_dataset.py --conversations 280 --output "$OUT/more.csv"
+python3 recipes/make_dataset.py --topics 12 --conversations 12 --output "$OUT/few.csv" --test "$OUT/test.csv"
+python3 recipes/make_dataset.py --topics 12 --conversations 144 --output "$OUT/more.csv"
 neo tune "$OUT/few.csv" --base smollm2 --validation "$OUT/test.csv" --dry-run
 
 say "3. The gate: half the perplexity, answers like the bank's, none too long"

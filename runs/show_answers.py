@@ -14,10 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "recipes"))
 
 from right_answers import is_right
 
+MAX_TOKENS = 96
+"""Answers of a bank are shorter; a base model that finds no end is cut."""
+
 
 def answer_of(model: str, question: str) -> str:
     """Return the model's answer, sampled as the model's own settings say."""
-    command = ["neo", "chat", model, "--once", question]
+    command = ["neo", "chat", model, "--once", question, "--max-tokens", str(MAX_TOKENS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.strip()
 

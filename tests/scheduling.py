@@ -27,7 +27,9 @@ GROUPS = {
         *files("long", "two_clouds"),
     ),
     "served models": (
-        *files("e2e/inference", "documentation", "openai_clients", "serving", "smollm2", "tuning"),
+        *files(
+            "e2e/inference", "documentation", "embeddings", "openai_clients", "serving", "smollm2", "tuning"
+        ),
         *("tests/e2e/test_fleet.py", "tests/long/inference"),
     ),
     "machines": (

@@ -122,7 +122,7 @@ def test_what_a_real_cloud_takes_is_in_the_package(installed: Installed) -> None
     assert json.loads(ran.stdout) == [str(package / name) for name in ("images", "proto")]
     assert (package / "recipes" / "tuning_job.py").is_file()
     builds = {build.parent.name: build for build in package.glob("images/*/build")}
-    assert builds.keys() == {"jail", "launcher", "machine", "metrics", "slurm", "smollm2"}
+    assert builds.keys() == {"all-minilm-l6-v2", "jail", "launcher", "machine", "metrics", "slurm", "smollm2"}
     for build in builds.values():
         checked = installed.run(installed.python, build, "--check", "--output", installed.folder / "none")
         assert (checked.returncode, checked.stderr) == (1, "")

@@ -127,6 +127,7 @@ class NeoGroup(LazyGroup):
         ),
         "vector-store": Entry("Documents that are searched for answers.", PRODUCTS),
         "chat": Entry("Chat with models in the browser.", PRODUCTS),
+        "embed": Entry("Print the vectors of texts, or rank texts by a query.", PRODUCTS),
         "tune": Entry("Fine-tune a model: upload the data, train, compare, serve.", PRODUCTS, "tuning.tune"),
         "tuning": Entry("Fine-tuning jobs.", PRODUCTS, is_derived=True),
         "evaluate": Entry("Compare two served models.", PRODUCTS),

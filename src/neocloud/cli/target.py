@@ -1,9 +1,11 @@
 """The cloud that a command talks to: the selected profile, or a state folder."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from neocloud.client.gateway import Gateway
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
+PAGE_SIZE = 1000
+"""Entries that are asked for at a time."""
 
 HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
@@ -108,3 +112,14 @@ def gateway_of(context: typer.Context, url: str = "", project: str = "") -> "Gat
     from neocloud.client.gateway import open_api, open_gateway  # noqa: PLC0415  httpx, for few commands
 
     return open_api(url) if url else open_gateway(profile_of(context), project)
+
+
+def listed(gateway: Any, path: str, **query: str) -> Iterator[Any]:
+    """Yield all entries of a list of the gateway, such as "files", page by page."""
+    while True:
+        given = urlencode({**query, "limit": str(PAGE_SIZE)})
+        page = gateway.get(f"{path}?{given}")
+        yield from page["data"]
+        if not page.get("has_more") or not page["data"]:
+            return
+        query["after"] = page["data"][-1]["id"]

@@ -224,8 +224,10 @@ def _verdict(rule: Rule, scores: Mapping[str, _Score]) -> RuleVerdict:
             return _not_worse(rule, asked, scores[rule.metric])
         case AtMost() | AtLeast():
             value = _value(scores[rule.metric].finetuned_model)
-            passed = value <= rule.value if isinstance(rule, AtMost) else value >= rule.value
-            why = f"{'within' if passed else 'beyond'} the limit of {_number(rule.value)}"
+            is_most = isinstance(rule, AtMost)
+            passed = value <= rule.value if is_most else value >= rule.value
+            side = "within" if passed else "above" if is_most else "below"
+            why = f"{side} the limit of {_number(rule.value)}"
             return RuleVerdict(asked, _number(value), passed, why)
 
 

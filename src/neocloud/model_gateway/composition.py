@@ -20,6 +20,8 @@ from neocloud.model_gateway.api.app import GatewayApp
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.authentication import Authenticator
 from neocloud.model_gateway.control_plane import CallerApi, ControlPlane, GrpcCallerApi
+from neocloud.model_gateway.feedback.api import FeedbackApi
+from neocloud.model_gateway.feedback.store import RatingStore
 from neocloud.model_gateway.metering.ledger import Ledger
 from neocloud.model_gateway.metering.recorder import UsageRecorder
 from neocloud.model_gateway.openai_files.batch_run import BatchClient, ProxyBatchClient
@@ -161,7 +163,10 @@ class Gateway:
             lambda headers: load_or_make_gateway_scrape_key(settings.home).is_shown(headers),
         )
         pages = Pages(self.authenticator, self._answer, clock)
-        routes = [*model_routes, *self.objects.routes(), *self.retrieval.routes(), *pages.routes()]
+        self._ratings = RatingStore(settings.home / "gateway" / "feedback.db", clock)
+        feedback = FeedbackApi(self._ratings, self.proxy.answers)
+        more = (*feedback.routes(self.authenticator), *self.retrieval.routes())
+        routes = [*model_routes, *self.objects.routes(), *more, *pages.routes()]
         self.app = GatewayApp(self.authenticator, self.proxy, settings, routes, self.retrieval.responses)
 
     @asynccontextmanager
@@ -188,6 +193,7 @@ class Gateway:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             self.pool.close()
+            self._ratings.close()
             with suppress(OSError):  # was logged while it ran
                 self.authenticator.save_to_disk()
 

@@ -12,7 +12,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.inference.adapter import write_adapter
 from tests.e2e.inference.served import Served, chat
 
-NAME = "on-slurm"
+NAME, WORKER = "on-slurm", "worker-1"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def deployment(cloud: Cloud, bank: Cluster, model: Path) -> Iterator[Served]:
     spec = {
         "model_id": registered.metadata.id,
         "slurm_cluster_id": bank.id,
-        "slurm_resources": {"cpus": 2, "memory_gibibytes": 4},
+        "slurm_resources": {"cpus": 2, "memory_gibibytes": 4, "worker": WORKER},
         "scaling": {"min_replicas": 1},
         "max_adapters": 1,
     }
@@ -45,8 +45,8 @@ def jobs(bank: Cluster) -> list[str]:
 def test_it_answers_by_the_gateway_from_a_node_of_the_cluster(deployment: Served, bank: Cluster) -> None:
     replica = deployment.replica
     assert jobs(bank) == [str(replica.job_id)]
-    nodes = {node["address"] for node in bank.record["status"]["nodes"]}
-    assert replica.address.rpartition(":")[0] in nodes
+    nodes = {node["name"]: node["address"] for node in bank.record["status"]["nodes"]}
+    assert replica.address.rpartition(":")[0] == nodes[WORKER]
     status, answer = chat(deployment.gateway, NAME, deployment.token())
     assert status == 200, answer
     assert answer["usage"]["completion_tokens"] > 0

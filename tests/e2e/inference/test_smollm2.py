@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.inference.served import Served
 
@@ -43,6 +44,20 @@ def test_its_license_is_shown_and_its_weights_are_the_whole_model(smollm2: Serve
     assert model["spec"]["license"] == "Apache-2.0"
     assert model["status"]["architecture"] == "LlamaForCausalLM"
     assert int(model["status"]["parameters"]) == 134_515_008
+
+
+def test_its_quality_test_ran_when_it_was_added_and_is_repeated_on_the_deployment(smollm2: Served) -> None:
+    """AIS-10."""
+    name = {"parent_id": smollm2.cloud.project_id, "name": "smollm2"}
+
+    def quality() -> Any:
+        return smollm2.call("ModelService/GetByName", name).status.quality
+
+    wait_until(lambda: quality().state in (quality().DONE, quality().NOT_RUN), "it was asked", seconds=120)
+    found = quality()
+    assert (found.message, found.asked, found.right) == ("", 4, 4), found
+    again = smollm2.cloud.neo_json("model", "verify", "smollm2")
+    assert (again["asked"], again["right"]) == (4, 4), again
 
 
 def test_it_answers_right_at_its_own_temperature(smollm2: Served) -> None:

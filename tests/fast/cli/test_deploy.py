@@ -90,6 +90,44 @@ def test_a_model_is_served_for_what_it_is_made_for(
     assert (spec.price.input, spec.price.output) == ("0.02", "0.02" if task == "GENERATE" else "0")
 
 
+def test_weights_of_fewer_bits_are_asked_for_and_their_quality_is_shown(
+    signed_in: Neo, machine: FakeServer
+) -> None:
+    ran = signed_in("deploy", "bank", "--no-wait", "--weights", "int4", "--accept-lower-quality")
+    assert ran.code == 0, ran.err
+    spec = machine.asked(f"{INFERENCE}.DeploymentService/Create")[-1].spec
+    assert type(spec).Weights.Name(spec.weights) == "INT4" and spec.accept_lower_quality
+
+    deployment = contract.message(f"{INFERENCE}.Deployment")()
+    deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
+    deployment.spec.weights = spec.weights
+    found = deployment.status.weights_quality
+    found.is_compared, found.percent, found.text = True, 98.76, "perplexity 20 to 20.25"
+    found.size_bytes, found.original_bytes = 10**8, 3 * 10**8
+    machine.serve(f"{INFERENCE}.DeploymentService/GetByName", deployment)
+    shown = signed_in("deployment", "get", "bank").out
+    assert "98.8 % of the original's quality (perplexity 20 to 20.25)" in " ".join(shown.split())
+
+
+def test_a_deployment_on_a_cluster_names_its_worker(signed_in: Neo, machine: FakeServer) -> None:
+    cluster = contract.message("neocloud.slurm.v1.Cluster")()
+    cluster.metadata.id, cluster.metadata.name = "slurmcluster-e00lab", "lab"
+    machine.serve("neocloud.slurm.v1.ClusterService/GetByName", cluster)
+    ran = signed_in("deploy", "bank", "--no-wait", "--on-slurm", "lab", "--worker", "worker-4")
+    assert ran.code == 0, ran.err
+    spec = machine.asked(f"{INFERENCE}.DeploymentService/Create")[-1].spec
+    assert (spec.slurm_cluster_id, spec.slurm_resources.worker) == ("slurmcluster-e00lab", "worker-4")
+
+
+@pytest.mark.parametrize("given", [("--worker", "worker-4"), ("--memory", "4"), ("--gpus", "1")])
+def test_resources_of_a_cluster_are_not_dropped_without_one(
+    signed_in: Neo, machine: FakeServer, given: tuple[str, str]
+) -> None:
+    ran = signed_in("deploy", "bank", "--no-wait", *given)
+    assert ran.code == 2 and "--on-slurm" in ran.err and given[0] in ran.err
+    assert not asked(machine)
+
+
 def test_an_emulator_says_that_it_takes_no_uploads(
     neo: Neo, machine: FakeServer, credentials_file: Path, tmp_path: Path
 ) -> None:

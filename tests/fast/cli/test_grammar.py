@@ -47,6 +47,7 @@ def test_every_delete_of_what_may_run_can_be_forced() -> None:
     run_nothing = {
         ("neo", "user", "delete"),
         ("neo", "fleet", "maintenance", "delete"),
+        ("neo", "inference", "feedback", "delete"),
         ("neo", "tuning", "file", "delete"),
         ("neo", "vector-store", "delete"),
     }

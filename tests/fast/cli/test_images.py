@@ -150,11 +150,12 @@ def test_a_forced_build_starts_from_nothing(recipe: Path, home: Path) -> None:
 def test_what_only_some_need_is_not_built_by_up(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`neo up` must not wait for disks of machines."""
     recipe.touch()
-    for name in ("launcher", "machine", "metrics", "smollm2"):
+    for name in images.ON_DEMAND:
         (recipe.parents[1] / name).mkdir()
         (recipe.parents[1] / name / "build").touch()
     assert images.image_names() == ["slurm"]
-    assert images.all_image_names() == ["launcher", "machine", "metrics", "slurm", "smollm2"]
+    assert images.all_image_names() == sorted(["slurm", *images.ON_DEMAND])
+    assert len(images.ON_DEMAND) == 5
 
 
 def test_an_unknown_image_lists_the_known_ones(recipe: Path, neo: Neo) -> None:

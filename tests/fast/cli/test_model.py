@@ -118,13 +118,16 @@ def test_an_id_of_the_hub_needs_no_registry(signed_in: Neo, adding: FakeServer) 
 
 def test_a_name_without_a_source_is_no_id_of_the_hub(signed_in: Neo, adding: FakeServer) -> None:
     ran = signed_in("model", "add", "assistant")
-    assert ran.code and "assistant does not come with Neocloud; smollm2 does" in ran.err
+    assert ran.code and "does not come with Neocloud; smollm2 and all-minilm-l6-v2 do" in ran.err
     assert "neo model add assistant SOURCE" in ran.err and not adding.asked(CREATE)
 
 
-def test_a_model_that_comes_along_is_made_on_the_clouds_machine(signed_in: Neo, adding: FakeServer) -> None:
+@pytest.mark.parametrize("name", ["smollm2", "all-minilm-l6-v2"])
+def test_a_model_that_comes_along_is_made_on_the_clouds_machine(
+    signed_in: Neo, adding: FakeServer, name: str
+) -> None:
     """The profile of these tests is of a cloud elsewhere."""
-    ran = signed_in("model", "add", "smollm2")
+    ran = signed_in("model", "add", name)
     assert ran.code and "made on the cloud's own machine" in ran.err and not adding.asked(CREATE)
 
 

@@ -461,7 +461,7 @@ def test_what_is_not_used_of_the_data_is_said(signed_in: Neo, cloud_with_jobs: C
 
 
 GATE = json.dumps({"rules": [{"rule": "at_least", "metric": "rougeL", "value": 0.3}]})
-RULE = {"asked": "rougeL at least 0.3", "measured": "0.2", "why": "beyond the limit of 0.3"}
+RULE = {"asked": "rougeL at least 0.3", "measured": "0.2", "why": "below the limit of 0.3"}
 
 
 @pytest.mark.parametrize("passes", [True, False])

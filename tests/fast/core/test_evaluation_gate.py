@@ -70,10 +70,12 @@ def test_too_few_samples_for_a_bound_fail_and_say_so() -> None:
 def test_no_answer_may_be_longer_than_a_limit() -> None:
     rule = {"rule": "at_most", "metric": "longest_message", "value": 800}
     assert judged(rule, {"longest_message": score(900, 800, "")}).passed
-    assert not judged(rule, {"longest_message": score(900, 801, "")}).passed
+    [above] = judged(rule, {"longest_message": score(900, 801, "")}).rules
+    assert (above.passed, above.why) == (False, "above the limit of 800")
     least = {"rule": "at_least", "metric": "rougeL", "value": 0.3}
     assert judged(least, {"rougeL": score(0.1, 0.3)}).passed
-    assert not judged(least, {"rougeL": score(0.1, 0.29)}).passed
+    [below] = judged(least, {"rougeL": score(0.1, 0.29)}).rules
+    assert (below.passed, below.why) == (False, "below the limit of 0.3")
 
 
 def test_the_whole_may_get_better_although_one_score_falls() -> None:

@@ -44,11 +44,10 @@ def report(classifier: tuple[Path, Path], tiny_model: Path, tmp_path_factory: py
     args = evaluator.parser().parse_args(
         ["--model", str(tiny_model), "--adapter", str(adapter), "--data", str(data)]
         + ["--accuracy", "--scaling", "--samples", "6", "--show", "2", "--max-new-tokens", "8"]
+        + ["--speed-tokens", "4"]
     )
     path = tmp_path_factory.mktemp("report") / "report.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator, "SPEED_TOKENS", 4)
-        path.write_text(json.dumps(evaluator.evaluate(args)), "utf-8")
+    path.write_text(json.dumps(evaluator.evaluate(args)), "utf-8")
     return path
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
+
+import pytest
 
 import dataset_convert
 import make_dataset
@@ -41,3 +44,20 @@ def test_the_test_file_asks_about_every_topic_in_words_that_the_training_file_do
     assert not [row for row in rows[test] if any(row["customer"].lower() in each for each in asked)]
     known = {row["advisor"] for row in rows[train]}
     assert all(row["advisor"] in known for row in rows[test]), "what is asked for was taught"
+
+
+def test_each_wording_of_the_first_topics_occurs_equally_often() -> None:
+    phrases = json.loads(make_dataset.TOPICS.read_text("utf-8"))
+    rows = make_dataset.rows(2 * 12 * 12, 3, topics=12)
+    assert {topic for _, _, topic, _, _ in rows} == {each["topic"] for each in phrases["topics"][:12]}
+    assert len(phrases["topics"]) == make_dataset.ALL_TOPICS
+    plain = [words for topic in phrases["topics"][:12] for words in topic["customer"] if "{" not in words]
+    first = [customer.lower() for _, turn, _, customer, _ in rows if turn == 0]
+    for words in plain:
+        assert sum(each.endswith(words.lower()) for each in first) == 2, words
+
+
+def test_the_number_of_topics_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("0", "21"):
+        assert make_dataset.main(["--output", str(tmp_path / "bank.csv"), "--topics", wrong]) != 0
+        assert f"--topics {wrong}: from 1 to 20" in capsys.readouterr().err

@@ -69,6 +69,9 @@ FILES_AND_OUTPUT = {
     "services/compute/reconcile/disk_export_pod.py": {"json.loads"},
     "services/compute/reconcile/image_import.py": {"json.loads"},
     "services/inference/public.py": {"json.loads"},
+    "core/known_answers.py": {"msgspec.json.decode"},  # in clients: a file of their user's
+    "services/inference/reconcile/quality_test.py": {"msgspec.json.decode"},
+    "services/inference/reconcile/quantized_weights.py": {"msgspec.json.decode"},
     "services/inference/reconcile/weights.py": {"json.loads"},
     "services/registry/image_documents.py": {"json.loads"},
     "services/slurm/api/findings.py": {"msgspec.json.decode"},

@@ -25,6 +25,7 @@ REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_a
 MAINTAINED = "a real host: tests/long/test_maintenance.py::test_a_host_is_maintained"
 IMPORTED = "needs a disk: tests/fast/cli/test_machine_disks.py"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
+MINILM = "real vLLM: tests/e2e/inference/test_embeddings.py::test_it_puts_the_right_passage_first"
 SMOLLM2 = "real vLLM: tests/e2e/inference/test_smollm2.py::test_it_answers_right_at_its_own_temperature"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
 REAL_DATASET = "real vLLM: tests/long/inference/test_dataset.py::test_data_go_in_and_a_model_comes_out"
@@ -346,6 +347,9 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/inference.md": Reader(
         not_run={
+            "neo model add all-minilm-l6-v2": MINILM,
+            "neo deploy all-minilm-l6-v2": MINILM,
+            "neo embed": MINILM,
             "curl": GATEWAY,
             "from openai": GATEWAY,
             "import": GATEWAY,

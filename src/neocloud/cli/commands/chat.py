@@ -105,7 +105,7 @@ def _answer_once(
 def _model(gateway: Gateway, name: str) -> Any:
     if name:
         return gateway.get(f"models/{quote(name)}")
-    models = gateway.get("models")["data"]
+    models = [each for each in gateway.get("models")["data"] if each.get("task", "generate") == "generate"]
     if len(models) == 1:
         return models[0]
     names = ", ".join(model["id"] for model in models)

@@ -18,6 +18,10 @@ def app_of(product: str) -> typer.Typer:
         from neocloud.cli.commands.tuning import file  # noqa: PLC0415  for its product alone
 
         app.add_typer(file.app, name="file")
+    if product == "inference":
+        from neocloud.cli.commands.inference import feedback  # noqa: PLC0415  for its product alone
+
+        app.add_typer(feedback.app, name="feedback")
     return app
 
 

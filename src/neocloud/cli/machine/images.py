@@ -37,9 +37,10 @@ from neocloud.core.json_values import as_object
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
-MACHINE, LAUNCHER, METRICS, SMOLLM2 = "machine", "launcher", "metrics", "smollm2"
-ON_DEMAND = (LAUNCHER, MACHINE, METRICS, SMOLLM2)
-"""Images for virtual machines, the store of metrics and a model, in the order in which they are built;
+MACHINE, LAUNCHER, METRICS = "machine", "launcher", "metrics"
+SMOLLM2, MINILM = "smollm2", "all-minilm-l6-v2"
+ON_DEMAND = (LAUNCHER, MACHINE, METRICS, SMOLLM2, MINILM)
+"""Images for virtual machines, the store of metrics and models, in the order in which they are built;
 `neo up` does not wait for them.
 """
 ARCHITECTURE = "amd64"
@@ -71,7 +72,8 @@ def built_version(name: str, home: Path) -> str:
 def built_image(name: str, home: Path) -> tuple[Path, JsonObject]:
     """Return the folder of a container image, and its image.json. Raises ClientError."""
     folder = home / "images" / name
-    others = {MACHINE: "disks of machines", METRICS: "a program of the host", SMOLLM2: "a model"}
+    others = {MACHINE: "disks of machines", METRICS: "a program of the host"}
+    others |= dict.fromkeys((SMOLLM2, MINILM), "a model")
     if name in others:
         raise ClientError(
             "INVALID_ARGUMENT",

@@ -266,6 +266,7 @@ PRODUCTS: Mapping[str, Product] = {
             "neo inference model list",
             "neo inference deployment update inferencedeployment-e00abc --max-adapters 4",
             "neo inference budget create monthly --monthly-limit 250.00",
+            "neo inference feedback list --rating down",
         ),
         (
             Noun(

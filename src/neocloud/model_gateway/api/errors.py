@@ -75,6 +75,11 @@ def model_server_error(status: int, data: bytes, *, served_name: str, name: str)
     message, param = _message_and_param(data)
     if served_name != name:
         message = message.replace(served_name, name)
+    if OUT_OF_VOCABULARY in message:
+        message += (
+            ". Token numbers are those of this model's own tokenizer. Send text instead (in LangChain:"
+            " check_embedding_ctx_length=False)."
+        )
     if status == 404:
         return unavailable(f"The model {name!r} is still being loaded. Try again.", retry_after=2)
     if status >= 500:
@@ -89,6 +94,8 @@ def model_server_error(status: int, data: bytes, *, served_name: str, name: str)
     return OpenAiError(status, message or "The model server rejected the request.", param=param, code=code)
 
 
+OUT_OF_VOCABULARY = "is out of vocabulary"
+"""Part of vLLM's message where a token number is none of the model: clients of OpenAI count in its tokens."""
 GENERATION_FAILED = "Internal server error"
 """vLLM's whole message where one request failed and the engine continues: its grammar does not compile."""
 COMPILING_TIMED_OUT = b"compilation timed out"

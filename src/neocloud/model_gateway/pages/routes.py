@@ -104,7 +104,7 @@ async def _fields(request: Request) -> dict[str, str]:
     return texts
 
 
-PASSED_ON = {"/v1/chat/completions": "POST", "/v1/models": "GET"}
+PASSED_ON = {"/v1/chat/completions": "POST", "/v1/feedback": "POST", "/v1/models": "GET"}
 _NOT_PASSED = (b"cookie", b"authorization")
 
 

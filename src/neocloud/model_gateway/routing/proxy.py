@@ -26,6 +26,7 @@ from neocloud.model_gateway.authentication import INVOKE
 from neocloud.model_gateway.compiled.turns import CompilationTurns
 from neocloud.model_gateway.metering.recorder import RequestRecord, UsageRecorder
 from neocloud.model_gateway.metering.usage import EventTooLong, RequestStart
+from neocloud.model_gateway.routing.answers import RecentAnswers
 from neocloud.model_gateway.routing.relay import (
     CLIENT_LEFT,
     REPLICA_SILENT,
@@ -34,15 +35,16 @@ from neocloud.model_gateway.routing.relay import (
     ResponseRelay,
     ResponseWriter,
 )
-from neocloud.model_gateway.routing.releases import Releases
+from neocloud.model_gateway.routing.releases import ActiveRelease, Releases
 from neocloud.model_gateway.routing.routes import Deployment, LoadBalancer, Replica, RouteTable, Target
 from neocloud.model_gateway.routing.traffic import Metrics, Traffic
-from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
+from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed, model_request
 from neocloud.model_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 
 MAX_RESENDS = 2
+HTTP_OK = 200
 HTTP_TOO_MANY_REQUESTS = 429
 SILENCE_CHECK_SECONDS = 1.0
 LOG_INTERVAL_SECONDS = 1.0
@@ -70,6 +72,7 @@ class Proxy:
         self._releases = releases
         self._speeds = GenerationSpeeds()
         self.turns = CompilationTurns()
+        self.answers = RecentAnswers()
         self._active: set[ResponseRelay] = set()
         self._warned_at: dict[str, float] = {}
         """When a failure was last logged, by address of the replica."""
@@ -121,7 +124,7 @@ class Proxy:
         release, target = chosen
         begun = time.perf_counter()
         try:
-            await self._serve(relay, target)
+            await self._serve(relay, target, release)
         except OpenAiError as error:
             is_its_fault = error.status >= 500 and relay.stop_reason in ("", REPLICA_SILENT)
             if is_its_fault:
@@ -135,7 +138,9 @@ class Proxy:
             release.add(failed=relay.is_lost, first_byte_seconds=relay.first_byte_at - begun)
         return target
 
-    async def _serve(self, relay: ResponseRelay, target: Target) -> None:
+    async def _serve(
+        self, relay: ResponseRelay, target: Target, release: ActiveRelease | None = None
+    ) -> None:
         """Record the request and forward it to a replica of the target."""
         context, deployment = relay.context, target.deployment
         context.request.require_length(deployment.context_length)
@@ -148,6 +153,8 @@ class Proxy:
             await self._forward(relay, target, record)
         finally:
             self._traffic.finished(deployment.id)
+        if relay.status == HTTP_OK and not relay.stop_reason and not context.is_batch:
+            self.answers.add(context, target, release)
 
     async def _take_turn(self, relay: ResponseRelay, deployment_id: str) -> None:
         """Wait until the model server may compile what this request brings with it."""
@@ -302,7 +309,13 @@ class Proxy:
                 connection = await self._pool.acquire(
                     replica.address, fresh=needs_new_connection, proved_key=_key_to_prove(target.deployment)
                 )
-                data = _http_request(relay.context, target, replica, body)
+                data = model_request(
+                    replica.address,
+                    request.path,
+                    body,
+                    key=target.deployment.server_key,
+                    request_id=relay.context.request_id,
+                )
                 return replica, await relay.send(connection, data)
             except ReplicaFailed as error:
                 self._balancer.finished(replica.address)
@@ -385,14 +398,3 @@ def _key_to_prove(deployment: Deployment) -> str:
     if not deployment.server_key:
         raise ReplicaFailed("its deployment has no key yet", was_sent=False)
     return deployment.server_key
-
-
-def _http_request(context: RequestContext, target: Target, replica: Replica, body: bytes) -> bytes:
-    key = target.deployment.server_key
-    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-    head = (
-        f"POST {context.request.path} HTTP/1.1\r\nHost: {replica.address}\r\n{authorization}"
-        f"Content-Type: application/json\r\nX-Request-Id: {context.request_id}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body

@@ -6,7 +6,7 @@ plane is away. The control plane gets the counts and the reason, and ends the re
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 WINDOW = 100
 """Requests that a candidate is judged by."""
 MOST_FAILURES_IN_A_ROW = 3
+LEAST_RATINGS = 10
+"""Ratings of a candidate's answers from which on they are a reason to take it back."""
 REPORT_SECONDS = 1.0
 
 
@@ -35,6 +37,8 @@ class ActiveRelease:
         default_factory=lambda: deque[tuple[bool, float]](maxlen=WINDOW)
     )
     """Whether each of the last requests failed, and the seconds to its first byte."""
+    ratings: "OrderedDict[str, bool]" = field(default_factory=lambda: OrderedDict[str, bool]())
+    """Whether each of the last rated answers was liked, by the id of its request."""
     unreported: ReleaseReport = field(default_factory=ReleaseReport)
     taken_back: str = ""
     """Why the candidate gets no more requests; "" while it does."""
@@ -58,6 +62,20 @@ class ActiveRelease:
         self.news.set()
         self.take_back(self._problem())
 
+    def rate(self, request_id: str, *, liked: bool) -> None:
+        """Count what a caller thinks of an answer of the candidate; a second rating replaces the first."""
+        before = self.ratings.pop(request_id, None)
+        if before is not None:
+            self.unreported.liked -= before
+            self.unreported.disliked -= not before
+        self.ratings[request_id] = liked
+        self.unreported.liked += liked
+        self.unreported.disliked += not liked
+        if len(self.ratings) > WINDOW:
+            self.ratings.popitem(last=False)
+        self.news.set()
+        self.take_back(self._problem())
+
     def take_back(self, why: str) -> None:
         if why and not self.taken_back:
             self.taken_back = self.unreported.rolled_back_because = why
@@ -70,6 +88,8 @@ class ActiveRelease:
         in_a_row = list(self.outcomes)[-MOST_FAILURES_IN_A_ROW:]
         if len(in_a_row) == MOST_FAILURES_IN_A_ROW and all(outcome for outcome, _ in in_a_row):
             return f"{MOST_FAILURES_IN_A_ROW} of its requests failed in a row."
+        if why := self._dislike():
+            return why
         if count < route.least_requests:
             return ""
         if failed * 100 > route.most_failed_percent * count:
@@ -80,6 +100,13 @@ class ActiveRelease:
         if limit and mean > limit:
             return f"Its first bytes take {mean:,.0f} ms in the mean of {len(seconds)} requests; {limit} may."
         return ""
+
+    def _dislike(self) -> str:
+        limit, count = self.route.most_disliked_percent, len(self.ratings)
+        disliked = count - sum(self.ratings.values())
+        if not limit or count < LEAST_RATINGS or disliked * 100 <= limit * count:
+            return ""
+        return f"{disliked} of its last {count} rated answers were disliked; {limit} % may."
 
 
 class Releases:
@@ -138,7 +165,7 @@ class Releases:
 
 async def _report(release: ActiveRelease, control_plane: ControlPlane) -> None:
     report = release.unreported
-    if not report.requests and not report.rolled_back_because:
+    if not (report.requests or report.liked or report.disliked or report.rolled_back_because):
         return
     release.unreported = ReleaseReport()
     report.release_id = release.route.release_id
@@ -150,5 +177,7 @@ async def _report(release: ActiveRelease, control_plane: ControlPlane) -> None:
         late.requests += report.requests
         late.failed += report.failed
         late.first_byte_milliseconds += report.first_byte_milliseconds
+        late.liked += report.liked
+        late.disliked += report.disliked
         late.rolled_back_because = late.rolled_back_because or report.rolled_back_because
         release.news.set()

@@ -233,3 +233,14 @@ class ConnectionPool:
 
     def close(self) -> None:
         self.keep_only(set())
+
+
+def model_request(address: str, path: str, body: bytes, *, key: str, request_id: str) -> bytes:
+    """Return the bytes of a request to a model server; `key` is "" where it needs none."""
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {address}\r\n{authorization}"
+        f"Content-Type: application/json\r\nX-Request-Id: {request_id}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body

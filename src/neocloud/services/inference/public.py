@@ -86,6 +86,10 @@ class ModelFolders:
         and their model's."""
         return self.own / deployment_id
 
+    def of_weights(self, deployment_id: str) -> Path:
+        """The folder of weights of fewer bits that were made for a deployment."""
+        return self.own / f".weights-{deployment_id}"
+
     def is_open(self, folder: Path, *, project_id: str, model_id: str) -> bool:
         """Return whether a model of the project may be read from `folder`, which is absolute and without
         ".."."""

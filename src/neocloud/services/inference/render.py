@@ -32,6 +32,9 @@ DEPLOYMENT_LABEL = "neocloud.dev/deployment"
 CONTAINER = "engine"
 KEY_SECRET = "engine-key"
 MODEL_PATH = "/model"
+MODEL_FOLDER = "model"
+"""The copy of a model in the folder that the recipe for weights of fewer bits fills."""
+RECIPE_POD, CODE_PATH, RESULT_PATH = "recipe", "/code", "/out"
 ADAPTERS_PATH = "/adapters"
 KEY_FOLDER = "/run/neocloud/engine"
 FETCH_POD = "fetch"
@@ -151,7 +154,13 @@ def server_variables(view: ModelServerView) -> dict[str, str]:
     return {
         **SERVING_VARIABLES,
         **merged,
-        "VLLM_CPU_KVCACHE_SPACE": str(view.cache_gib),
+        **_cpu_variables(cache_gib=view.cache_gib),
+    }
+
+
+def _cpu_variables(*, cache_gib: int) -> dict[str, str]:
+    return {
+        "VLLM_CPU_KVCACHE_SPACE": str(cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # The image has no compiler, and the model server would crash when torch first compiles.
         "TORCHDYNAMO_DISABLE": "1",
@@ -212,6 +221,65 @@ def fetch_objects(name: str, image: str, target: Path, hub: HubSource) -> list[M
     )
     volumes = (Volume.of_host("weights", str(target), "Directory"),)
     return [namespace_object(name, name), _pod(name, FETCH_POD, container, volumes)]
+
+
+@dataclass(frozen=True)
+class RecipeView:
+    """A recipe that reads a model and leaves its result in a folder, in a pod of its own."""
+
+    namespace: str
+    label: str
+    image: str
+    code: Path
+    """The folder of the recipes."""
+    result: Path
+    weights: Path
+    weights_path: str
+    script: str
+    """The file of the recipe; its arguments begin with the folders of model and result."""
+    options: tuple[str, ...]
+    cpus: int
+    memory_mib: int
+    gpus: int = 0
+    gpu_type: str = ""
+
+
+def recipe_objects(view: RecipeView) -> list[Manifest]:
+    """Return a pod that runs the recipe. It can open no connection."""
+    device = {} if view.gpus else _cpu_variables(cache_gib=1)
+    container = Container(
+        name=RECIPE_POD,
+        image=view.image,
+        image_pull_policy="Never",
+        command=("/usr/bin/python3", f"{CODE_PATH}/{view.script}"),
+        args=(MODEL_PATH, RESULT_PATH, *view.options),
+        env=variables(
+            {
+                **SERVING_VARIABLES,
+                **device,
+                "OMP_NUM_THREADS": str(view.cpus),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            }
+        ),
+        resources=limits(cpus=view.cpus, memory_mib=view.memory_mib, gpus=view.gpus),
+        security_context=SecurityContext(allow_privilege_escalation=False),
+        volume_mounts=(
+            Mount("model", MODEL_PATH, view.weights_path or None, read_only=True),
+            Mount("code", CODE_PATH, read_only=True),
+            Mount("out", RESULT_PATH),
+            Mount("shm", "/dev/shm"),
+        ),
+    )
+    volumes = (
+        Volume.of_host("model", str(view.weights), "Directory"),
+        Volume.of_host("code", str(view.code), "Directory"),
+        Volume.of_host("out", str(view.result), "Directory"),
+        Volume.in_memory("shm", f"{max(256, view.memory_mib // 8)}Mi"),
+    )
+    pod = replace(_pod(view.namespace, RECIPE_POD, container, volumes), gpu_type=view.gpu_type)
+    policy = NetworkPolicy(name="same-namespace-only", namespace=view.namespace, denies_egress=True)
+    return [namespace_object(view.namespace, view.label), policy, pod]
 
 
 def adapter_path(adapter_id: str) -> str:

@@ -83,6 +83,8 @@ class DeploymentReason(StrEnum):
     IMAGE_MISSING = "ImageMissing"
     CLUSTER_UNUSABLE = "ClusterUnusable"
     JOB_REFUSED = "JobRefused"
+    WEIGHTS_FAILED = "WeightsFailed"
+    QUALITY_TOO_LOW = "QualityTooLow"
 
 
 def names_namespace(tenant_id: str) -> str:
@@ -127,6 +129,11 @@ def task_name(spec: DeploymentSpec) -> str:
 def called_name(model_name: str, spec: DeploymentSpec) -> str:
     """Return the name by which clients, and the model server, call a model on a deployment with this spec."""
     return model_name + FAST_SUFFIX if is_fast(spec) else model_name
+
+
+def has_fewer_bits(spec: DeploymentSpec) -> bool:
+    """Return whether the model servers load weights of fewer bits than the model has."""
+    return spec.weights != DeploymentSpec.ORIGINAL
 
 
 def namespace(deployment_id: str) -> str:

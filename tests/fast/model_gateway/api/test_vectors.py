@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.api.errors import OpenAiError, model_server_error
 from neocloud.model_gateway.api.fields import MAX_VALUES
 from neocloud.model_gateway.api.request import (
     CHAT,
@@ -32,7 +32,7 @@ def rerank(**fields: Any) -> ModelRequest:
 
 
 def sent(request: ModelRequest) -> Json:
-    """What the model server gets."""
+    """Return the body for the model server."""
     return json.loads(request.for_model_server("engine"))
 
 
@@ -241,3 +241,11 @@ def test_the_right_endpoint_is_told(task: str, path: str, right: str) -> None:
         request.require_task(task)
     assert (caught.value.status, caught.value.code) == (400, "model_not_for_this_endpoint")
     assert right in caught.value.message
+
+
+def test_tokens_of_another_tokenizer_are_told_apart_where_that_is_possible() -> None:
+    """LangChain sends the tokens of OpenAI's models by default."""
+    said = b'{"error": {"message": "Token id 40000 is out of vocabulary", "code": 400}}'
+    error = model_server_error(400, said, served_name="vectors", name="vectors")
+    assert error.status == 400 and "Token id 40000 is out of vocabulary. " in error.message
+    assert "check_embedding_ctx_length=False" in error.message

@@ -109,6 +109,7 @@ async def test_the_same_weights_under_another_name_are_refused(cloud: Cloud) -> 
         spec = {"source": {"folder": str(place)}, "base_model_id": base_id}
         other = await cloud.until(await cloud.create("Model", name, spec), "ERROR")
         assert "the weights of worse, which failed the gate" in other.status.message
+        assert not other.status.digest, "the next look is an inspection again, and no READY without one"
 
 
 async def test_only_who_may_override_does_and_the_log_has_the_reason(cloud: Cloud) -> None:

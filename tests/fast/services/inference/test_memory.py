@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 
 from neocloud.services.inference.rules.memory import (
     GIB,
@@ -10,6 +11,8 @@ from neocloud.services.inference.rules.memory import (
     ServingRequest,
     Shape,
     UnknownArchitecture,
+    holds_original,
+    model_size,
     plan,
     read_architecture,
     served_bytes,
@@ -121,3 +124,13 @@ def test_what_weights_and_a_full_cache_leave_is_spare() -> None:
 def test_32_bit_weights_are_served_in_16() -> None:
     assert served_bytes(1_000, 4_000, "float32") == 2_000
     assert served_bytes(1_000, 2_000, "bfloat16") == 2_000
+
+
+def test_weights_of_fewer_bits_take_less_as_far_as_they_are_in_layers() -> None:
+    status = ModelStatus(parameters=1_000, layer_parameters=800, size_bytes=2_000, dtype="bfloat16")
+    kinds = (DeploymentSpec.ORIGINAL, DeploymentSpec.INT8, DeploymentSpec.INT4)
+    sizes = [model_size(status, weights).weights_bytes for weights in kinds]
+    assert sizes == [2_000, 400 + 810, 400 + 470]
+    older = ModelStatus(parameters=1_000, size_bytes=2_000, dtype="bfloat16")
+    assert model_size(older, DeploymentSpec.INT8).weights_bytes == 2_000
+    assert holds_original(status, Shape(4 * GIB)) and not holds_original(status, Shape(2 * GIB))

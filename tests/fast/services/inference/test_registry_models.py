@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,10 +178,24 @@ async def test_what_has_no_files_is_refused(cloud: Cloud, base: Files) -> None:
 async def test_an_artifact_that_is_too_large_is_not_begun(
     cloud: Cloud, base: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_copies, "FREE_BYTES", 1 << 60)
+    usage = shutil.disk_usage("/")._replace(free=weight_copies.FREE_BYTES + 1)
+    monkeypatch.setattr(weight_copies.shutil, "disk_usage", lambda _: usage)
     await cloud.push_files("v1", base)
     model = await cloud.until(model_id := await cloud.add("base", ":v1"), "ERROR")
-    assert "at most 0 are copied" in model.status.message and not copies(cloud, model_id)
+    assert "at most 1 are copied" in model.status.message and not copies(cloud, model_id)
+
+
+async def test_a_copy_waits_for_room_on_the_disk(
+    cloud: Cloud, base: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(weight_copies.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    await cloud.push_files("v1", base)
+    model_id = await cloud.add("base", ":v1")
+    await cloud.when(model_id, lambda model: "has 1,000 bytes free" in model.status.message)
+    assert not copies(cloud, model_id)
+    monkeypatch.setattr(weight_copies.shutil, "disk_usage", lambda _: usage._replace(free=1 << 50))
+    await cloud.until(model_id, "READY")
 
 
 async def test_a_tag_that_is_pushed_later_repairs_a_model_and_then_stays(cloud: Cloud, base: Files) -> None:

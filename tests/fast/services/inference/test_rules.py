@@ -103,6 +103,29 @@ async def test_shape_and_numbers(cloud: FakeCloud, model_id: str) -> None:
     )
 
 
+async def test_a_worker_is_one_of_its_cluster(cloud: FakeCloud, model_id: str) -> None:
+    """CHAT-04."""
+    workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-4gb", "count": 3}
+    made = await cloud.call(
+        "neocloud.slurm.v1.ClusterService/Create",
+        metadata={"parent_id": cloud.project_id, "name": "lab"},
+        spec={"node_sets": [workers, {**workers, "name": "big", "count": 1}]},
+    )
+    request = {"model_id": model_id, "slurm_cluster_id": made.resource_id}
+    for worker in ("worker-3", "login-0", "worker-00"):
+        said = await refusal(cloud, "Deployment", "a", {**request, "slurm_resources": {"worker": worker}})
+        assert f"lab has no {worker}; it has big-0, worker-0 to worker-2" in said
+    for worker in ("worker-4 --uid=0", "worker-[0-4]", "../x", "-w"):
+        said = await refusal(cloud, "Deployment", "a", {**request, "slurm_resources": {"worker": worker}})
+        assert "slurm_resources.worker" in said
+    said = await refusal(cloud, "Deployment", "a", {**request, "weights_in_memory": True})
+    assert "needs a submount in memory of more than 0.0 GiB, which lab lacks" in said
+    on_pods = {"model_id": model_id, **POD_SHAPE, "weights_in_memory": True}
+    assert "is for a Slurm cluster" in await refusal(cloud, "Deployment", "a", on_pods)
+    said = await refusal(cloud, "Deployment", "a", {**request, "weights": "INT8"})
+    assert "must be ORIGINAL on a Slurm cluster" in said
+
+
 async def test_a_flavour_is_served_once(cloud: FakeCloud, model_id: str) -> None:
     request = {"model_id": model_id, **POD_SHAPE}
     await cloud.create("Deployment", "first", request)

@@ -54,6 +54,28 @@ async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_argument
     assert os.path.samefile(weights, tmp_path / "weights" / "model.safetensors")  # no second copy
 
 
+async def test_the_job_of_a_named_worker_waits_for_the_worker_that_replaces_it(
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, well: set[str]
+) -> None:
+    """FT-14: worker-4 serves. Slurm requeues the job and starts it on the next worker of that name."""
+    scope.deployment.spec.slurm_resources.worker = "worker-4"
+    scope.desired = 1
+    await backend.start(scope, ["replica-0"])
+    assert "--nodelist=worker-4" in jobs.submitted[0].options and "--requeue" in jobs.submitted[0].options
+    jobs.becomes(1, "RUNNING", node="worker-4", address="10.89.3.4", started_at=STARTED)
+    jobs.becomes(1, "PENDING", node="", address="", reason="ReqNodeNotAvail")
+    (waiting,) = await backend.observe(scope)
+    assert not waiting.has_ended and "ReqNodeNotAvail" in waiting.message
+    await backend.start(scope, ["replica-0"])
+    assert len(jobs.submitted) == 1, "it is still in the queue"
+    jobs.becomes(1, "RUNNING", node="worker-4", address="10.89.3.9", started_at=STARTED)
+    (again,) = await backend.observe(scope)
+    assert again.is_running and again.address.startswith("10.89.3.9:") and again.job_id == 1
+    scope.deployment.spec.slurm_resources.worker = "worker-3"
+    (outdated,) = await backend.observe(scope)
+    assert outdated.is_outdated, "another worker is another job"
+
+
 async def test_a_job_is_a_replica_from_the_queue_to_its_end(
     backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, well: set[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a model is made for is read from its files; a deployment does nothing that its model cannot do."""
+"""Tasks of models: read from their files, also of models that an earlier release inspected."""
 
 import json
 from pathlib import Path

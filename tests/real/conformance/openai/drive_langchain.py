@@ -35,6 +35,8 @@ class Place(BaseModel):
 place = ChatOpenAI(model="tools").with_structured_output(Place, method="json_schema").invoke("one")
 found["place"] = [place.city, place.branches]
 found["embedding"] = OpenAIEmbeddings(model="embedder", check_embedding_ctx_length=False).embed_query("one")
+by_tokens = OpenAIEmbeddings(model="embedder")  # sends token numbers of OpenAI's tokenizer
+found["by_tokens"] = by_tokens.embed_documents(["one two", "three"])
 try:
     ChatOpenAI(model="none", max_retries=0).invoke("one")
 except openai.NotFoundError as error:

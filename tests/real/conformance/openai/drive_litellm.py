@@ -19,6 +19,11 @@ called = litellm.completion(model="openai/tools", messages=messages, tools=tools
 found["call"] = called.choices[0].message.tool_calls[0].function.arguments
 embedded = litellm.embedding(model="openai/embedder", input=["one"], encoding_format="float", **base)
 found["embedding"] = embedded.data[0]["embedding"]
+documents = ["bees make honey", "a card was blocked"]
+ranked = litellm.rerank(
+    model="hosted_vllm/embedder", query="card blocked", documents=documents, top_n=1, **base
+)
+found["ranked"] = [(each["index"], each["relevance_score"]) for each in ranked.results]
 found["errors"] = {}
 for model in ("none", "cold"):
     try:

@@ -41,6 +41,8 @@ const structured = await client.chat.completions.parse({
 found.parsed = structured.choices[0].message.parsed;
 
 const embedded = await client.embeddings.create({ model: "embedder", input: "one" , encoding_format: "float" });
+const packed = await client.embeddings.create({ model: "embedder", input: ["one", "two"] });
+found.packed = packed.data.map((each) => each.embedding);
 found.embedding = embedded.data[0].embedding;
 
 const lines = [0, 1, 2].map((n) => ({

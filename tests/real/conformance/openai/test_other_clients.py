@@ -20,6 +20,7 @@ def test_the_javascript_sdk(studio: Studio, installed: InstalledClients) -> None
     assert json.loads(found["call"]["arguments"]) == {"account": "7"}
     assert found["parsed"] == {"city": "Amsterdam", "branches": 3}
     assert found["embedding"] == [0.5, 0.25, 0.125]
+    assert found["packed"] == [[0.5, 0.25, 0.125]] * 2
     assert (found["file"], found["deleted"]) == ("js.jsonl", True)
     assert (found["batch"], found["answered"]) == ("completed", ["js-0", "js-1", "js-2"])
     assert (found["job"], found["cancelled"]) == ("validating_files", "cancelled")
@@ -57,13 +58,16 @@ def test_curl(studio: Studio, tmp_path: Path) -> None:
 
 def test_langchain(studio: Studio, installed: InstalledClients) -> None:
     python = installed("langchain") / "bin" / "python"
-    found = json.loads(studio.run(python, HERE / "drive_langchain.py"))
+    # Its table of OpenAI's tokens comes from the internet; litellm brings the same file along.
+    (table,) = installed("litellm").glob("lib/*/site-packages/litellm/litellm_core_utils/tokenizers")
+    found = json.loads(studio.run(python, HERE / "drive_langchain.py", TIKTOKEN_CACHE_DIR=str(table)))
     assert (found["chat"], found["stream"]) == (" word" * 3, [" word"] * 3)
     assert (found["usage"]["input_tokens"], found["usage"]["output_tokens"]) == (3, 3)
     assert found["batch"] == [" word" * 3] * 2
     assert found["calls"] == [{"name": "balance_of", "args": {"account": "7"}}]
     assert found["place"] == ["Amsterdam", 3]
     assert found["embedding"] == [0.5, 0.25, 0.125]
+    assert found["by_tokens"] == [[0.5, 0.25, 0.125]] * 2
     assert found["error"] == "model_not_found"
 
 
@@ -74,4 +78,5 @@ def test_litellm(studio: Studio, installed: InstalledClients) -> None:
     assert (found["chat"], found["stream"], found["usage"]) == (" word" * 3, " word" * 5, [3, 3])
     assert found["call"] == CALL["function"]["arguments"]
     assert found["embedding"] == [0.5, 0.25, 0.125]
+    assert found["ranked"] == [[1, 1.0]]
     assert found["errors"] == {"none": ["NotFoundError", 404], "cold": ["ServiceUnavailableError", 503]}

@@ -104,6 +104,10 @@ def test_completions_and_responses(client: openai.OpenAI) -> None:
 def test_embeddings(client: openai.OpenAI) -> None:
     found = client.embeddings.create(model="embedder", input="one two", encoding_format="float")
     assert found.data[0].embedding == [0.5, 0.25, 0.125]
+    for inputs in (["one", "two"], [[1, 2], [3]]):
+        packed = client.embeddings.create(model="embedder", input=inputs)  # asks for base64
+        assert [each.embedding for each in packed.data] == [[0.5, 0.25, 0.125]] * 2
+        assert [each.index for each in packed.data] == [0, 1]
 
 
 def test_files(client: openai.OpenAI, tmp_path: Path) -> None:

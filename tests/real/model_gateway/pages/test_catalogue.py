@@ -32,6 +32,18 @@ def test_a_card_says_what_a_model_is_and_leads_to_the_playground(site: Site, ope
     assert names == ["llama-3.1-8b", "bank-support"]
 
 
+def test_an_embedding_model_has_a_card_and_no_place_in_the_playground(site: Site, open_page: Open) -> None:
+    bank = route("bank", replicas=[site.engine.address])
+    site.gateway.set_routes(bank, route("vectors", replicas=[site.engine.address], task="EMBED"))
+    page = open_page(site.link())
+    expect(page.get_by_role("region", name="bank")).to_be_visible()
+    expect(page.get_by_role("option", name="vectors")).to_have_count(0)
+    page.get_by_role("link", name="Models").click()
+    card = page.get_by_role("article").filter(has_text="vectors")
+    expect(card).to_contain_text("Embedding model")
+    expect(card.get_by_role("button")).to_have_count(0)
+
+
 def test_where_nothing_is_served_it_says_how_to_begin(site: Site, open_page: Open) -> None:
     site.gateway.set_routes()
     page = open_page(site.link())

@@ -2,6 +2,7 @@
 
 import re
 
+import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -259,3 +260,24 @@ def test_it_is_dark_where_people_want_it(site: Site, open_page: Open) -> None:
     picture(page, "two-columns-dark")
     red, green, blue = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g)")
     assert max(int(red), int(green), int(blue)) < 60
+
+
+def test_an_answer_is_rated_and_its_text_is_stored_only_with_consent(site: Site, open_page: Open) -> None:
+    page = open_page(site.link(model="local-experiment"))
+    ask(page, "How do I block my card?")
+    place = answer(column(page, "local-experiment"))
+    place.get_by_role("button", name="Helpful", exact=True).click()
+    expect(place).to_contain_text("Neither question nor answer was stored.")
+    assert [(each["rating"], each["question"]) for each in ratings(site)] == [("up", "")]
+    place.get_by_role("button", name="Not helpful").click()
+    place.get_by_role("button", name="Share both with the project").click()
+    expect(place).to_contain_text("shared with the project")
+    (stored,) = ratings(site)
+    assert (stored["rating"], stored["question"]) == ("down", "How do I block my card?")
+    assert stored["answer"].strip() == WORDS and stored["called"] == "local-experiment"
+    picture(page, "rated")
+
+
+def ratings(site: Site) -> list[dict[str, str]]:
+    found = httpx.get(f"{site.gateway.url}/v1/feedback", headers=site.gateway.headers, timeout=60)
+    return found.json()["data"]

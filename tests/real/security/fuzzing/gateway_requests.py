@@ -21,6 +21,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     fields.CHAT: {"model": "bank", "messages": TURNS, "max_tokens": 4},
     fields.COMPLETIONS: {"model": "bank", "prompt": ["a", "b"], "max_tokens": 4},
     fields.EMBEDDINGS: {"model": "vectors", "input": ["a", "b"]},
+    fields.RERANK: {"model": "vectors", "query": "a", "documents": ["a", {"text": "b"}], "top_n": 1},
     fields.RESPONSES: {"model": "bank", "input": TURNS, "max_output_tokens": 4},
     "/v1/batches": {"input_file_id": "", "endpoint": fields.CHAT, "completion_window": "24h"},
     "/v1/fine_tuning/jobs": {"model": "bank", "training_file": "", "hyperparameters": {"n_epochs": 1}},

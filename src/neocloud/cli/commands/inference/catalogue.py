@@ -1,6 +1,7 @@
 """Models that come with Neocloud: made on this machine from a package whose hash the lock names."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocloud.cli.machine import images
@@ -20,6 +21,9 @@ class OfferedModel:
     license: str
     """SPDX identifier."""
     description: str
+    questions: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Questions that it answers right, each with words of which the answer has one; none where it writes no
+    text."""
 
 
 CATALOGUE = {
@@ -28,7 +32,19 @@ CATALOGUE = {
         "SmolLM2-135M-Instruct",
         "Apache-2.0",
         "SmolLM2-135M-Instruct by Hugging Face, for English; weights of 4 bits in bf16.",
-    )
+        {
+            "What is the capital of France?": ["Paris"],
+            "What color is the sky on a clear day?": ["blue"],
+            "How many days are in a week?": ["7"],
+            "What is the opposite of hot?": ["cold"],
+        },
+    ),
+    images.MINILM: OfferedModel(
+        images.MINILM,
+        "all-MiniLM-L6-v2",
+        "Apache-2.0",
+        "all-MiniLM-L6-v2 by sentence-transformers: vectors of 384 numbers for English texts.",
+    ),
 }
 
 

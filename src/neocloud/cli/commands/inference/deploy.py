@@ -9,7 +9,16 @@ import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price, warn_if_cut_off
 from neocloud.cli.lazy import Options, command_group
-from neocloud.cli.output import DryRunOption, Format, JsonObject, OutputOption, fields_table, say, show
+from neocloud.cli.output import (
+    DryRunOption,
+    Format,
+    JsonObject,
+    OutputOption,
+    fields_table,
+    say,
+    show,
+    size_text,
+)
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import CLUSTERS, DEPLOYMENTS, MODELS, Cloud, ProjectClient, state_of
 from neocloud.cli.resources.prices import show_trial
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
 
 CREATE = f"{DEPLOYMENTS}/Create"
 TASK = DeploymentSpec.Task
+WEIGHTS = DeploymentSpec.Weights
 START_TIMEOUT_SECONDS = 3600.0
 _NOT_HERE = frozenset({"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"})
 """Codes that mean that this machine lacks the GPU, or the memory for the model."""
@@ -48,6 +58,12 @@ class Task(StrEnum):
     GENERATE = "generate"
     EMBED = "embed"
     RERANK = "rerank"
+
+
+class Weights(StrEnum):
+    ORIGINAL = "original"
+    INT8 = "int8"
+    INT4 = "int4"
 
 
 ModelArgument = Annotated[str, typer.Argument(help="Name or id of the model.")]
@@ -73,6 +89,16 @@ OnSlurmOption = Annotated[
 CpusOption = Annotated[int, typer.Option(help="CPUs of a replica on a cluster.")]
 MemoryOption = Annotated[int, typer.Option(metavar="GIB", help="Memory of a replica on a cluster.")]
 GpusOption = Annotated[int, typer.Option(help="GPUs of a replica on a cluster.")]
+WorkerOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Worker of the cluster that replicas run on, e.g. worker-4.")
+]
+WeightsInMemoryOption = Annotated[
+    bool,
+    typer.Option(
+        "--weights-in-memory",
+        help="Read the weights from a submount in memory of the cluster's workers, where they are kept.",
+    ),
+]
 MaxAdaptersOption = Annotated[
     int, typer.Option(help="Maximum LoRA adapters in a replica's memory at a time; 0: serve none.")
 ]
@@ -89,12 +115,24 @@ TaskOption = Annotated[
         show_default=False,
     ),
 ]
+WeightsOption = Annotated[
+    Weights, typer.Option(help="Bits of the weights; fewer are made once, and their quality is compared.")
+]
+AcceptLowerQualityOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-lower-quality",
+        help="Serve weights of fewer bits also below 99 % of the original's quality, or uncompared.",
+    ),
+]
 ByHourOption = Annotated[bool, typer.Option("--by-hour", help="Charge replica hours instead of tokens.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the first replica answers.")]
 
 
-def _slurm_resources(cpus: CpusOption = 0, memory: MemoryOption = 0, gpus: GpusOption = 0) -> JsonObject:
-    return {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus}
+def _slurm_resources(
+    cpus: CpusOption = 0, memory: MemoryOption = 0, gpus: GpusOption = 0, worker: WorkerOption = ""
+) -> JsonObject:
+    return {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus, "worker": worker}
 
 
 def service(
@@ -102,6 +140,9 @@ def service(
     context_length: ContextLengthOption = 0,
     max_concurrency: MaxConcurrencyOption = 0,
     task: TaskOption = None,
+    weights: WeightsOption = Weights.ORIGINAL,
+    accept_lower_quality: AcceptLowerQualityOption = False,
+    weights_in_memory: WeightsInMemoryOption = False,
     by_hour: ByHourOption = False,
     price: PriceOption = "",
 ) -> JsonObject:
@@ -111,6 +152,9 @@ def service(
         "context_length": context_length,
         "max_concurrency": max_concurrency,
         **({"task": task.value.upper()} if task else {}),
+        "weights": weights.value.upper(),
+        "accept_lower_quality": accept_lower_quality,
+        "weights_in_memory": weights_in_memory,
         "charge": "BY_HOUR" if by_hour else "BY_TOKEN",
         **({"price": parsed_price(price, "--price")} if price else {}),
     }
@@ -147,8 +191,10 @@ def deploy(
       neo deploy assistant --max-adapters 4
       neo deploy assistant --fast --replicas 1..4 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
       neo deploy assistant --replicas 0..1
+      neo deploy assistant --weights int8
       neo deploy all-minilm-l6-v2 --price 0.01
       neo deploy assistant --on-slurm research --gpus 1
+      neo deploy assistant --on-slurm research --worker worker-4 --weights-in-memory
       neo deploy assistant --price 0.10/0.40
     """
     found = cloud.find(MODELS, model)
@@ -157,14 +203,9 @@ def deploy(
         "model_id": found.metadata.id,
         "flavour": "FAST" if fast else "BASE",
         "scaling": {"min_replicas": least, "max_replicas": most},
-        "task": _task_of(found),
-        **offered,
+        **_with_task(found, offered),
     }
-    if spec["task"] != "GENERATE" and "price" in spec:
-        spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
-    if on_slurm:
-        spec["slurm_cluster_id"] = cloud.find(CLUSTERS, on_slurm).metadata.id
-        spec["slurm_resources"] = resources
+    spec |= _place(cloud, on_slurm, resources)
     metadata = {"parent_id": cloud.project, "name": name or _name_of(found.metadata.name, is_fast=fast)}
 
     def create(shape: JsonObject) -> "Operation | None":
@@ -185,11 +226,28 @@ def deploy(
         warn_if_cut_off(cloud, f"{found.metadata.name}-fast" if fast else found.metadata.name)
 
 
-def _task_of(model: Any) -> str:
-    """Return what the model is made for; of one that an earlier release inspected, the cloud says if it is
-    something else than to generate text."""
-    found = ModelStatus.Task.Name(model.status.task)
-    return "GENERATE" if found == "TASK_UNSPECIFIED" else found
+def _place(cloud: ProjectClient, cluster: str, resources: JsonObject) -> JsonObject:
+    """Return the fields of the spec that name the cluster; none without one."""
+    if cluster:
+        cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+        return {"slurm_cluster_id": cluster_id, "slurm_resources": resources}
+    if given := [name for name, value in resources.items() if value]:
+        option = given[0].removesuffix("_gibibytes")
+        hint = "is for replicas on a cluster; name it with --on-slurm, or choose a --preset"
+        raise typer.BadParameter(hint, param_hint=f"--{option}")
+    return {}
+
+
+def _with_task(model: Any, offered: JsonObject) -> JsonObject:
+    """Return the fields with the task that the model is made for, if they have none.
+
+    Of a model that an earlier release inspected, the cloud says if it cannot generate text.
+    """
+    made_for = ModelStatus.Task.Name(model.status.task)
+    spec: JsonObject = {"task": "GENERATE" if made_for == "TASK_UNSPECIFIED" else made_for, **offered}
+    if spec["task"] != "GENERATE" and "price" in spec:
+        spec["price"] = {**spec["price"], "output": "0"}  # nothing is generated
+    return spec
 
 
 def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bool) -> Any:
@@ -216,7 +274,24 @@ def _print_result(cloud: ProjectClient, deployment: "Deployment", output: Format
     echo(f"Deployment {name} is {state_of(deployment)}.")
     if status.memory:
         echo(f"Memory: {status.memory}.")
+    if status.HasField("weights_quality"):
+        echo(f"Weights: {weights_text(deployment)}.")
     echo(how_to_call(cloud, deployment))
+
+
+def weights_text(deployment: "Deployment") -> str:
+    """Return the bits of the weights, and how their quality compares with the original's; "" of original
+    ones."""
+    name = WEIGHTS.Name(deployment.spec.weights).lower()
+    quality = deployment.status.weights_quality
+    if name == Weights.ORIGINAL:
+        return ""
+    if not deployment.status.HasField("weights_quality"):
+        return name
+    sizes = f"{size_text(quality.size_bytes)} instead of {size_text(quality.original_bytes)}"
+    if not quality.is_compared:
+        return f"{name}, {sizes}, quality not_run: {quality.text}"
+    return f"{name}, {sizes}, {quality.percent:.1f} % of the original's quality ({quality.text})"
 
 
 def how_to_call(cloud: ProjectClient, deployment: "Deployment") -> str:

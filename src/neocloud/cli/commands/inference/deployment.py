@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.inference.deploy import bounds, how_to_call
+from neocloud.cli.commands.inference.deploy import bounds, how_to_call, weights_text
 from neocloud.cli.commands.inference.price import parsed_price
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show
@@ -79,6 +79,7 @@ def show_deployment(cloud: Cloud, name: NameArgument, output: OutputOption = For
         ("State", state_of(item)),
         ("Message", status.message),
         ("Memory", status.memory),
+        ("Weights", weights_text(item)),
         ("Context", f"{status.context_length:,}"),
         ("At a time", status.max_concurrency),
         ("Called", ", ".join(status.served_names)),

@@ -1,4 +1,4 @@
-"""`neo model`: add, list, show, push, lineage, rebuild, delete."""
+"""`neo model`: add, list, show, push, lineage, rebuild, verify, delete."""
 
 import time
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from neocloud.cli.commands.inference.lineage import lineage, models_trained_on
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
 from neocloud.cli.commands.inference.rebuild import rebuild
+from neocloud.cli.commands.inference.verify import quality_text, questions_of, verify
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, warn
 from neocloud.cli.progress import finish, stage
@@ -92,6 +93,15 @@ InPlaceOption = Annotated[
 ]
 
 
+QuestionsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file of questions that the model is asked once it is added:"
+        ' [{"question": TEXT, "answers": [WORD, ...]}, ...].',
+    ),
+]
+
+
 @app.command()
 def add(
     cloud: Cloud,
@@ -104,6 +114,7 @@ def add(
     tool_call_parser: ToolCallParserOption = "",
     reasoning_parser: ReasoningParserOption = "",
     in_place: InPlaceOption = False,
+    questions: QuestionsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Add a model, or an adapter on one, and wait until it has been inspected, and until a deployment of its
@@ -119,12 +130,14 @@ def add(
     Examples:
 
       neo model add smollm2
+      neo model add all-minilm-l6-v2
       neo model add assistant ./assistant-model --license Apache-2.0
       neo model add support ./support-adapter --base assistant
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
       neo model add big /srv/models/big --in-place
       neo model add support s3://models/support --base assistant
       neo model add support team/support:v1 --base assistant
+      neo model add assistant ./assistant-model --questions questions.json
     """
     offered = _offered(name, source)
     spec: JsonObject = {
@@ -132,6 +145,7 @@ def add(
         "description": description or (offered.description if offered else ""),
         "tool_call_parser": tool_call_parser,
         "reasoning_parser": reasoning_parser,
+        "questions": questions_of(questions, offered),
     }
     if base:
         spec["base_model_id"] = cloud.find(MODELS, base).metadata.id
@@ -156,7 +170,7 @@ def _offered(name: str, source: str) -> OfferedModel | None:
     if name not in CATALOGUE:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"{name} does not come with Neocloud; {', '.join(CATALOGUE)} does",
+            f"{name} does not come with Neocloud; {' and '.join(CATALOGUE)} do",
             f"Say where it is: neo model add {quote(name)} SOURCE",
         )
     return CATALOGUE[name]
@@ -208,6 +222,7 @@ def _that_take(cloud: ProjectClient, adapter: "Model") -> Sequence["Deployment"]
 app.command()(push)
 app.command()(lineage)
 app.command()(rebuild)
+app.command()(verify)
 
 
 def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
@@ -350,6 +365,7 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("Artifact", status.artifact_digest),
         ("Withheld by", model.spec.withheld_by),
         ("Gate overridden", _overridden(model)),
+        ("Quality test", quality_text(model)),
     )
     show(output, contract.to_document(model), fields_table(pairs))
 

@@ -1,6 +1,5 @@
 """`neo tuning file`: files that were uploaded to train on, and who depends on them."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -10,9 +9,7 @@ from neocloud.cli.commands.inference.lineage import warn_of_dependents
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, say, show, table
 from neocloud.cli.resources.lookup import Cloud
-from neocloud.cli.target import gateway_of
-
-PAGE_SIZE = 1000
+from neocloud.cli.target import gateway_of, listed
 
 app = command_group(
     """Files that `neo tune` and OpenAI clients uploaded, and results of jobs.
@@ -36,23 +33,13 @@ def list_files(context: typer.Context, cloud: Cloud, output: OutputOption = Form
       neo tuning file list
     """
     with gateway_of(context, project=cloud.project) as gateway:
-        files = list(_files(gateway))
+        files = list(listed(gateway, "files"))
     rows = [
         (each["id"], each["filename"], f"{each['bytes']:,}", each["purpose"], _created(each), each["sha256"])
         for each in files
     ]
     columns = ["ID", "NAME", "BYTES", "PURPOSE", "CREATED", "SHA-256"]
     show(output, files, table(columns, rows, right=["BYTES"]), empty="No files. `neo tune` uploads some.")
-
-
-def _files(gateway: Any) -> Iterator[Any]:
-    after = ""
-    while True:
-        page = gateway.get(f"files?limit={PAGE_SIZE}{after}")
-        yield from page["data"]
-        if not page.get("has_more") or not page["data"]:
-            return
-        after = f"&after={page['data'][-1]['id']}"
 
 
 def _created(file: Any) -> str:

@@ -20,6 +20,7 @@ export class Answer {
   totalMs = 0;
   wakesInSeconds = 0;
   cutShort = false;
+  requestId = ""; // of the response, for a rating
   #abort = new AbortController();
 
   // request: what the model is asked, without `stream`. changed: called whenever there is something to show.
@@ -57,7 +58,9 @@ export class Answer {
     const began = performance.now();
     this.#enter("asking");
     try {
-      for await (const chunk of chat(this.request, { project: this.project, signal })) this.#take(chunk, began);
+      const started = (id) => { this.requestId = id; };
+      const chunks = chat(this.request, { project: this.project, signal, began: started });
+      for await (const chunk of chunks) this.#take(chunk, began);
       return true;
     } catch (error) {
       this.error = error;

@@ -40,10 +40,14 @@ export const who = async () => (await send("/session")).json();
 export const signOut = () => send("/session", { method: "DELETE" });
 export const models = async (signal) => (await (await send("/v1/models", { signal })).json()).data;
 
-// The chunks of a streamed answer, as they come.
-export async function* chat(body, { project, signal }) {
+// What the reader thinks of an answer.
+export const rate = (fields) => send("/v1/feedback", { method: "POST", fields });
+
+// The chunks of a streamed answer, as they come. began: called with the id of the request.
+export async function* chat(body, { project, signal, began }) {
   const fields = { ...body, stream: true, stream_options: { include_usage: true } };
   const response = await send("/v1/chat/completions", { method: "POST", fields, project, signal });
+  began?.(response.headers.get("x-request-id"));
   try {
     for await (const data of events(response.body)) {
       if (data === "[DONE]") return;

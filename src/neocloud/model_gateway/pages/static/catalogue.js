@@ -20,6 +20,11 @@ export function pairOf(model, models) {
   return newest(models.filter((each) => each.parent === model.id));
 }
 
+// Models that answer in words; the others embed texts or rank them.
+export const generates = (model) => (model.task ?? "generate") === "generate";
+
+const KINDS = { embed: "Embedding model", rerank: "Ranking model" };
+
 const newest = (models) => models.toSorted((one, other) => other.created - one.created)[0];
 
 export function showCards(place, models, { play, compare }) {
@@ -36,11 +41,11 @@ function card(model, models, { play, compare }) {
   return make(
     "article", { class: "card model" },
     make("header", {}, make("h2", { textContent: model.id }), chip(model.status)),
-    make("p", { class: "kind", textContent: model.parent ? `Fine-tuned from ${model.parent}` : "Base model" }),
+    make("p", { class: "kind", textContent: model.parent ? `Fine-tuned from ${model.parent}` : KINDS[model.task] ?? "Base model" }),
     make("dl", { class: "facts" }, ...facts(model)),
     make(
       "footer", {},
-      button("Go to playground", () => play(model.id), { class: "strong" }),
+      generates(model) ? button("Go to playground", () => play(model.id), { class: "strong" }) : null,
       hasParent ? button("Compare with base", () => compare(model.id, model.parent)) : null,
     ),
   );

@@ -1,6 +1,6 @@
 // Starts the page: who is signed in, which models there are, and which of the views is seen.
 import { models, signIn, signOut, who } from "./api.js";
-import { showCards } from "./catalogue.js";
+import { generates, showCards } from "./catalogue.js";
 import { byId, make } from "./dom.js";
 import { Playground } from "./playground.js";
 
@@ -47,7 +47,7 @@ async function enter(find, isFirstLook = false) {
 async function refresh() {
   try {
     const found = await models();
-    playground.offer(found, link.get("model"), link.get("compare"));
+    playground.offer(found.filter(generates), link.get("model"), link.get("compare"));
     showCards(byId("cards"), found, {
       play: (name) => go(name),
       compare: (tuned, base) => go(base, tuned),

@@ -2,12 +2,14 @@
 import { button, make } from "./dom.js";
 import { figures } from "./figures.js";
 import { prose } from "./prose.js";
+import { RatingView } from "./rating.js";
 import { headline } from "./words.js";
 
 export class TurnView {
   // acts: edit(), retry(), for this turn
   constructor(turn, modelName, acts) {
     this.acts = acts;
+    this.rating = new RatingView();
     this.body = make("div", { class: "text" });
     this.notice = make("div", { class: "notice-place" });
     this.figures = make("dl", { class: "figures", hidden: true });
@@ -16,7 +18,7 @@ export class TurnView {
     this.answer = make(
       "div", { class: "answer" },
       make("div", { class: "says" }, this.name, this.retry),
-      this.body, this.notice, this.figures,
+      this.body, this.notice, this.figures, this.rating.element,
     );
     this.element = make(
       "article", { class: "turn" },
@@ -39,6 +41,7 @@ export class TurnView {
     this.answer.setAttribute("aria-busy", String(answer.isRunning));
     this.retry.hidden = answer.isRunning;
     this.#text(answer);
+    this.rating.show(answer.state === "done" ? answer : null);
     this.notice.replaceChildren(...notices(answer));
     this.figures.hidden = answer.isRunning || answer.firstMs === null;
     if (!this.figures.hidden) this.figures.replaceChildren(...figures(answer).map(figure));

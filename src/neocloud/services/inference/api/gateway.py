@@ -53,6 +53,7 @@ PERMISSIONS = (
     *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
     *(f"inference.vectorStores.{verb}" for verb in ("create", "get", "list", "update", "delete")),
     *(f"inference.responses.{verb}" for verb in ("get", "delete")),
+    *(f"inference.feedback.{verb}" for verb in ("list", "delete")),
     *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
 )
 """The permissions that the gateway checks."""

@@ -85,6 +85,8 @@ def apply_report(tx: Transaction, report: ReleaseReport, now: datetime) -> None:
         status.first_byte_milliseconds = round(total / (answered + more))
     status.requests += max(0, report.requests)
     status.failed += max(0, report.failed)
+    status.liked = max(0, status.liked + report.liked)
+    status.disliked = max(0, status.disliked + report.disliked)
     if report.rolled_back_because and row.state == ReleaseState.ACTIVE:
         why = report.rolled_back_because[:LONGEST_REASON]
         end_release(tx, row, release, ReleaseState.ROLLED_BACK, why, now)
@@ -123,6 +125,7 @@ def add_releases(
                 most_failed_percent=spec.most_failed_percent,
                 slowest_first_byte_milliseconds=spec.slowest_first_byte_milliseconds,
                 least_requests=spec.least_requests,
+                most_disliked_percent=spec.most_disliked_percent,
                 is_promoted=row.state == ReleaseState.PROMOTED,
             )
 

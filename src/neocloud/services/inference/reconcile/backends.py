@@ -17,12 +17,18 @@ from neocloud.engines.base import Engine, EngineError, LogPage, ObservedPod, Pod
 from neocloud.engines.manifest import Pod
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.inference.public import ModelFolders, WeightsGone
+from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.replica_log import LogPosition, ReplicaLog
 from neocloud.services.inference.reconcile.scope import DeploymentScope, ReplicaStatus, server_view
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
-from neocloud.services.inference.render import ReplicaView, adapter_path, foundation, replica_pod
-from neocloud.services.inference.types import SERVER_PORT, DeploymentReason, namespace
+from neocloud.services.inference.render import (
+    MODEL_FOLDER,
+    ReplicaView,
+    adapter_path,
+    foundation,
+    replica_pod,
+)
+from neocloud.services.inference.types import SERVER_PORT, DeploymentReason, has_fewer_bits, namespace
 from neocloud.services.slurm.types import BatchJobs
 
 REVISION_LABEL = "neocloud.dev/revision"
@@ -197,6 +203,8 @@ class PodBackend:
         assert scope.model is not None
         shape = preset(scope.spec.platform, scope.spec.preset)
         weights = self._folders.locate_known(scope.model)
+        if has_fewer_bits(scope.spec):
+            weights = Location(self._folders.of_weights(scope.id), MODEL_FOLDER)
         return ReplicaView(
             name=name,
             namespace=scope.namespace,

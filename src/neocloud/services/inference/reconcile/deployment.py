@@ -24,6 +24,7 @@ from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
+from neocloud.services.inference.reconcile.quantized_weights import QuantizedWeights, require_quality
 from neocloud.services.inference.reconcile.replicas import Replicas
 from neocloud.services.inference.reconcile.scope import (
     DeploymentScope,
@@ -46,6 +47,7 @@ from neocloud.services.inference.types import (
     DeploymentReason,
     DeploymentState,
     ModelState,
+    has_fewer_bits,
 )
 
 State = DeploymentStatus.State
@@ -64,6 +66,7 @@ class DeploymentReconciler:
         folders: ModelFolders,
         traffic: TrafficBoard | None,
         uses: CapacityUses,
+        quantized: QuantizedWeights,
     ) -> None:
         self._engine = engine
         self._replicas = Replicas(backends, client)
@@ -71,16 +74,19 @@ class DeploymentReconciler:
         self._folders = folders
         self._traffic = traffic
         self._uses = uses
+        self._quantized = quantized
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "DeploymentReconciler":
+        folders = dependencies.provided.get(ModelFolders)
         return cls(
             dependencies.engine,
             replica_backends(dependencies),
             dependencies.provided.get(ModelServerClient),
-            dependencies.provided.get(ModelFolders),
+            folders,
             dependencies.provided.find(TrafficBoard),
             dependencies.provided.get(CapacityUses),
+            QuantizedWeights(dependencies.engine, folders, lambda: dependencies.settings.image("jail")),
         )
 
     async def scope(self, context: Context) -> DeploymentScope:
@@ -95,10 +101,12 @@ class DeploymentReconciler:
         return (
             Step("Find the model", self._find_model),
             Step("Decide how many replicas", self._scale),
+            Step("Check the quality of its weights", self._check_quality),
             Step("Reserve capacity", self._reserve_capacity),
             Step("Stage adapters", self._stage_adapters),
             Step("Record ended replicas", self._replicas.record_endings),
             Step("Wait for capacity", self._wait_for_capacity),
+            Step("Make weights of fewer bits", self._make_weights),
             Step("Start replicas", self._replicas.start),
             Step("Stop surplus replicas", self._stop_surplus),
             Step("Check the model servers", self._check_model_servers),
@@ -108,6 +116,7 @@ class DeploymentReconciler:
     def delete_steps(self, scope: DeploymentScope) -> Sequence[Step[DeploymentScope]]:
         return (
             Step("Stop replicas", self._replicas.clear),
+            Step("Delete its weights", self._delete_weights),
             Step("Delete its adapters", self._delete_adapters),
         )
 
@@ -129,6 +138,8 @@ class DeploymentReconciler:
         if scope.model is not None:
             status.served_names.append(scope.served_name)
             status.served_names.extend(sorted(adapter.name for adapter in scope.adapters))
+        if scope.quality is not None:
+            status.weights_quality.CopyFrom(scope.quality)
         _record_start(status, scope, state)
         return result.with_status(status, state, scope.resync_seconds)
 
@@ -184,6 +195,24 @@ class DeploymentReconciler:
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
         if scope.spec.slurm_cluster_id:  # no event reports what happens to jobs
             scope.resync_seconds = min(scope.resync_seconds, LONGEST_RESYNC_SECONDS)
+
+    async def _check_quality(self, scope: DeploymentScope) -> None:
+        """Raise Failed where the weights are too bad, before capacity is reserved for them."""
+        try:
+            require_quality(scope)
+        except Failed:
+            scope.desired = 0
+            await self._stop_surplus(scope)
+            raise
+
+    async def _make_weights(self, scope: DeploymentScope) -> None:
+        if has_fewer_bits(scope.spec) and self._stages_files and scope.desired:
+            await self._quantized.ensure(scope)
+            await self._check_quality(scope)
+
+    async def _delete_weights(self, scope: DeploymentScope) -> None:
+        if has_fewer_bits(scope.spec):
+            await self._quantized.remove(scope.id)
 
     async def _wait_for_capacity(self, scope: DeploymentScope) -> None:
         await wait_for_capacity(scope.context)

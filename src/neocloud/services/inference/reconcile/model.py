@@ -22,7 +22,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
-from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
+from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus, QualityTest
 from neocloud.services.inference.public import (
     Location,
     ModelFolders,
@@ -30,8 +30,9 @@ from neocloud.services.inference.public import (
     weights_folder,
 )
 from neocloud.services.inference.reconcile.backends import last_lines
+from neocloud.services.inference.reconcile.quality_test import QualityTests, wants_test
 from neocloud.services.inference.reconcile.reader import ModelReader
-from neocloud.services.inference.reconcile.weight_copies import WeightCopies
+from neocloud.services.inference.reconcile.weight_copies import NoRoom, WeightCopies
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import FETCH_POD, fetch_objects
 from neocloud.services.inference.types import (
@@ -62,6 +63,8 @@ class ModelScope:
     """The kinds of the resources that use the model, by id."""
     inspected: ModelStatus | None = None
     """None until its folder was read."""
+    quality: QualityTest | None = None
+    """The test of its quality, as this run found it."""
     base_deployments: frozenset[str] = frozenset()
     """The deployments of the base of an adapter that this run has inspected: they load it."""
 
@@ -80,12 +83,14 @@ class ModelReconciler:
         reader: ModelReader,
         copies: WeightCopies,
         image: Callable[[], str],
+        tests: QualityTests,
     ) -> None:
         self._engine = engine
         self._folders = folders
         self._reader = reader
         self._copies = copies
         self._image = image
+        self._tests = tests
         self._copying = BackgroundWork[None](MOST_COPIES)
 
     @classmethod
@@ -94,7 +99,12 @@ class ModelReconciler:
         folders = dependencies.provided.get(ModelFolders)
         provided = dependencies.provided
         copies = WeightCopies(folders, provided.get(ObjectReads), provided.get(ImagePulls))
-        return cls(dependencies.engine, folders, reader, copies, lambda: dependencies.settings.image("jail"))
+
+        def image() -> str:
+            return dependencies.settings.image("jail")
+
+        tests = QualityTests(dependencies.engine, folders, image)
+        return cls(dependencies.engine, folders, reader, copies, image, tests)
 
     async def scope(self, context: Context) -> ModelScope:
         scope = ModelScope(context, wire.resource_message(context.resource))
@@ -103,7 +113,8 @@ class ModelReconciler:
 
     def steps(self, scope: ModelScope) -> Sequence[Step[ModelScope]]:
         if scope.model.status.digest:
-            return ()
+            is_asked = self._reader.reads_files and wants_test(scope.model)
+            return (Step("Ask its questions", self._ask),) if is_asked else ()
         copy = Step("Fetch the weights", self._copy)
         fetches = {
             "hub": (Step("Fetch the weights", self._fetch),),
@@ -115,7 +126,11 @@ class ModelReconciler:
         return (*fetch, Step("Inspect the weights", self._inspect))
 
     def delete_steps(self, scope: ModelScope) -> Sequence[Step[ModelScope]]:
-        return (Step("Stop fetching", self._stop_fetching), Step("Delete the copy", self._delete_copy))
+        return (
+            Step("Stop fetching", self._stop_fetching),
+            Step("Delete its quality test", self._stop_asking),
+            Step("Delete the copy", self._delete_copy),
+        )
 
     def status(self, scope: ModelScope, result: ReconcileResult) -> ReconcileResult:
         status = ModelStatus()
@@ -129,9 +144,24 @@ class ModelReconciler:
         del status.adapter_ids[:], status.deployment_ids[:]
         status.adapter_ids.extend(each for each, kind in scope.users.items() if kind == MODEL)
         status.deployment_ids.extend(each for each, kind in scope.users.items() if kind == DEPLOYMENT)
+        if scope.quality is not None:
+            status.quality.CopyFrom(scope.quality)
         is_bad_folder = result.error is not None and not scope.model.spec.source.HasField("hub")
-        shown = result.with_status(status, state, BAD_FOLDER_RESYNC_SECONDS if is_bad_folder else None)
+        resync = BAD_FOLDER_RESYNC_SECONDS if is_bad_folder else None
+        if result.is_done and scope.inspected is not None and scope.model.spec.questions:
+            resync = POLL_SECONDS  # it is READY, and is asked its questions
+        shown = result.with_status(status, state, resync)
         return replace(shown, wakes=scope.base_deployments)
+
+    async def _ask(self, scope: ModelScope) -> None:
+        """Ask the questions; the model is READY meanwhile."""
+        scope.quality = await self._tests.run(scope.context, scope.model)
+        if scope.quality.state == QualityTest.RUNNING:
+            raise RetryLater("its questions are asked", delay_seconds=2 * POLL_SECONDS)
+
+    async def _stop_asking(self, scope: ModelScope) -> None:
+        if scope.model.spec.questions:
+            await self._tests.remove(scope.model_id)
 
     async def _fetch(self, scope: ModelScope) -> None:
         """Fetch the weights in a pod; files that are already there are not fetched again."""
@@ -169,6 +199,8 @@ class ModelReconciler:
             is_going_on = self._copying.is_going_on(scope.model_id)
         except (Unreadable, CannotPull) as error:
             raise _refused(error) from error
+        except NoRoom as error:
+            raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
         if not is_going_on:
             if await self._copies.is_there(scope.model_id):
                 return
@@ -181,11 +213,12 @@ class ModelReconciler:
         folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)
         base_folder = await self._base_folder(scope)
         try:
-            scope.inspected = await self._reader.read(folder, base_folder)
+            inspected = await self._reader.read(folder, base_folder)
         except BadWeights as error:
             reason = ModelReason.DOES_NOT_FIT_BASE if base_folder else ModelReason.BAD_FOLDER
             raise Failed(reason, f"{error}.") from error
-        await _refuse_withheld(scope, scope.inspected.digest)
+        await _refuse_withheld(scope, inspected.digest)
+        scope.inspected = inspected
         if base_folder:
             users = await _users_of(scope.context, scope.model.spec.base_model_id)
             scope.base_deployments = frozenset(each for each, kind in users.items() if kind == DEPLOYMENT)
@@ -283,7 +316,7 @@ def _state(scope: ModelScope, result: ReconcileResult) -> ModelState:
     was_in_error = scope.model.status.state == StateEnum.ERROR
     if result.error or (was_in_error and not result.is_done):
         return ModelState.ERROR
-    return ModelState.READY if result.is_done else ModelState.CREATING
+    return ModelState.READY if result.is_done or scope.model.status.digest else ModelState.CREATING
 
 
 def _phase(observed: Observation) -> PodPhase | None:

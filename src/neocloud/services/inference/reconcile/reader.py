@@ -247,6 +247,7 @@ def _model(location: Location) -> ModelStatus:
         architecture=found.architecture.name,
         context_length=found.architecture.context_length,
         parameters=found.parameters,
+        layer_parameters=found.layer_parameters,
         size_bytes=found.size_bytes,
         dtype=found.dtype,
         kv_bytes_per_token=found.architecture.kv_bytes_per_token,

@@ -20,10 +20,12 @@ from neocloud.messages.neocloud.inference.v1 import (
     Model,
     Replica,
     ReplicaReservationSpec,
+    WeightsQuality,
 )
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import check_fits, held_by_others, holder_name, needs_capacity_check
 from neocloud.services.inference.render import ModelServerView
-from neocloud.services.inference.rules.deployment import replica_demand
+from neocloud.services.inference.rules.deployment import folder_in_memory, replica_demand
 from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK, MIB, MemoryPlan
 from neocloud.services.inference.rules.scaling import LONGEST_RESYNC_SECONDS
 from neocloud.services.inference.types import (
@@ -80,6 +82,10 @@ class DeploymentScope:
     """The replicas of the new status, by name."""
     observed: Mapping[str, ReplicaStatus] = field(default_factory=dict[str, ReplicaStatus])
     plan: MemoryPlan | None = None
+    quality: WeightsQuality | None = None
+    """Quality of weights of fewer bits; None until they are made."""
+    memory_folder: str = ""
+    """The folder in memory of its cluster's workers that has room for the weights; "" without one."""
     desired: int = 0
     """How many replicas there should be."""
     resync_seconds: float = LONGEST_RESYNC_SECONDS
@@ -124,6 +130,12 @@ async def read_scope(context: Context) -> DeploymentScope:
     for replica in deployment.status.replicas:
         scope.records[replica.name] = Replica()
         scope.records[replica.name].CopyFrom(replica)
+    if deployment.spec.weights_in_memory and model is not None:
+        cluster = await context.get(deployment.spec.slurm_cluster_id)
+        spec = ClusterSpec.FromString(cluster.spec) if cluster is not None else ClusterSpec()
+        scope.memory_folder = folder_in_memory(spec, model.status.size_bytes)
+    if deployment.status.HasField("weights_quality"):
+        scope.quality = deployment.status.weights_quality
     if model is not None and deployment.spec.max_adapters:
         scope.adapters = await _ready_adapters(scope, model)
     return scope

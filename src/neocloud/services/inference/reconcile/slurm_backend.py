@@ -25,6 +25,7 @@ from neocloud.services.inference.reconcile.scope import DeploymentScope, Replica
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
     ReplicaJob,
+    from_memory,
     new_job,
     port_of,
     replica_job,
@@ -179,6 +180,9 @@ class SlurmBackend:
         view = server_view(scope, gpus=resources.gpus, media_domains=self._media_domains)
         port = port_of(block, replica)
         command = server_arguments(view, files.model, host="0.0.0.0", port=port)  # in the job's namespace  # nosec B104
+        if scope.spec.weights_in_memory and scope.model is not None:
+            digest = scope.model.status.digest
+            command = [*from_memory(files.model, scope.memory_folder, digest, command)]
         variables = {**server_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
         return new_job(scope.id, replica, (files.key, str(port), *command), resources, variables)
 

@@ -79,6 +79,47 @@ exit "$code"
 )
 
 
+FROM_MEMORY = r"""
+# Copies a model to a folder in memory, where later engines of the worker find it, and runs the engine from
+# there. $1 is the model, $2 the folder in memory, $3 names the copy; the rest is the engine's command line.
+# Each engine holds a shared lock on its copy; copies that nobody uses make room. Without room the model
+# is read where it is.
+source=$1 memory=$2 copy=$2/.neocloud-models/$3 name=$3
+shift 3
+is_own() { [[ ! -L $1 && -d $1 && -O $1 && $(stat -c %a "$1") == 700 ]]; }
+copy_in() {
+    local folder=$memory/.neocloud-models other
+    mkdir -m 700 "$folder" 2>/dev/null || is_own "$folder" || return 1
+    exec 9>"$folder/lock" && flock 9 || return 1
+    rm -rf "$folder"/new.*
+    exec 8>"$copy.lock" && flock -s 8 || return 1
+    [[ -d $copy ]] && return 0
+    for other in "$folder"/*.lock; do
+        [[ $other == "$copy.lock" ]] || flock -n "$other" rm -rf "${other%.lock}" "$other"
+    done
+    cp -rL "$source" "$folder/new.$name" && mv "$folder/new.$name" "$copy" && return 0
+    rm -rf "$folder/new.$name"
+    return 1
+}
+started=$SECONDS
+if copy_in; then
+    echo "the weights are in memory, $copy ($((SECONDS - started)) s)"
+    words=()
+    for word in "$@"; do [[ $word == "$source" ]] && word=$copy; words+=("$word"); done
+    set -- "${words[@]}"
+else
+    echo "the weights cannot be copied to $memory; they are read from $source"
+fi
+exec 9>&-
+exec "$@"
+"""
+
+
+def from_memory(model: str, memory: str, digest: str, command: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of an engine that reads its model from a folder in memory."""
+    return ("bash", "-c", FROM_MEMORY, "from-memory", model, memory, digest[:32], *command)
+
+
 @dataclass(frozen=True)
 class ReplicaJob:
     """A job as one of a deployment's replicas."""
@@ -136,4 +177,6 @@ def _options(resources: SlurmResources) -> list[str]:
         options.append(f"--mem={resources.memory_gibibytes}G")
     if resources.gpus:
         options.append(f"--gres=gpu:{resources.gpus}")
+    if resources.worker:
+        options.append(f"--nodelist={resources.worker}")
     return options

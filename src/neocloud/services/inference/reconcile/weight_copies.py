@@ -21,6 +21,10 @@ FREE_BYTES = 2 * 1024**3
 """Room on the disk that copies leave for the rest of the cloud."""
 
 
+class NoRoom(Exception):
+    """The disk that holds the models has less free space than copies leave; the message says what to do."""
+
+
 class WeightCopies:
     def __init__(self, folders: ModelFolders, reads: ObjectReads, pulls: ImagePulls) -> None:
         self._folders = folders
@@ -31,7 +35,7 @@ class WeightCopies:
         return await asyncio.to_thread(self._folders.of_model(model_id).exists)
 
     async def copy(self, model: Model) -> None:
-        """Raises Unreadable; CannotPull; OSError."""
+        """Raises Unreadable; CannotPull; NoRoom; OSError."""
         target = self._folders.of_model(model.metadata.id)
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         with Folder.open(target.parent) as models, models.staged(target.name) as folder:
@@ -72,4 +76,10 @@ class WeightCopies:
             )
 
     def _room(self) -> int:
-        return max(0, shutil.disk_usage(self._folders.own).free - FREE_BYTES)
+        free = shutil.disk_usage(self._folders.own).free
+        if free <= FREE_BYTES:
+            raise NoRoom(
+                f"the disk with the models has {free:,} bytes free, and {FREE_BYTES:,} stay free for the"
+                " rest of the cloud: remove what is not needed, or the operator adds a disk"
+            )
+        return free - FREE_BYTES

@@ -120,6 +120,11 @@ class Weights:
         return sum(tensor.parameters for tensor in self.tensors)
 
     @property
+    def layer_parameters(self) -> int:
+        """The parameters in the matrices of the repeated layers, without routers."""
+        return sum(each.parameters for each in self.tensors if _is_matrix(each))
+
+    @property
     def module_names(self) -> frozenset[str]:
         """Last parts of the names of layers: "q_proj", "lm_head"."""
         return frozenset(tensor.name.split(".")[-2] for tensor in self.tensors if tensor.name.count("."))
@@ -128,8 +133,12 @@ class Weights:
     def adaptable_modules(self) -> frozenset[str]:
         """The modules that adapters may change: matrices of the repeated layers, without embeddings, output
         layer and routers between experts."""
-        matrices = (each.name for each in self.tensors if len(each.shape) == 2 and _MATRIX.search(each.name))
-        return frozenset(name.split(".")[-2] for name in matrices) - _ROUTERS
+        return frozenset(each.name.split(".")[-2] for each in self.tensors if _is_matrix(each))
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    is_repeated = len(tensor.shape) == 2 and bool(_MATRIX.search(tensor.name))
+    return is_repeated and tensor.name.split(".")[-2] not in _ROUTERS
 
 
 def read_weights(folder: Folder) -> Weights:

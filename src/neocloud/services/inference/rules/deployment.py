@@ -21,9 +21,10 @@ from neocloud.messages.neocloud.inference.v1 import (
     ModelStatus,
     ReplicaReservationSpec,
 )
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import Demand, check_capacity, preset, preset_violations
 from neocloud.services.inference.public import MonthlySpending
-from neocloud.services.inference.rules.memory import deployment_plan, shape_of
+from neocloud.services.inference.rules.memory import GIB, deployment_plan, shape_of
 from neocloud.services.inference.rules.model import tenant_of
 from neocloud.services.inference.rules.task import possible_tasks
 from neocloud.services.inference.types import (
@@ -33,14 +34,18 @@ from neocloud.services.inference.types import (
     ModelState,
     flavours_namespace,
     generates,
+    has_fewer_bits,
     is_withheld,
     task_name,
     users_namespace,
 )
+from neocloud.services.slurm.types import worker_names
 
 _WORDS = {"GENERATE": "generate text", "EMBED": "embed text", "RERANK": "rank documents by reading them"}
 SLURM_CLUSTER = "neocloud.slurm.v1.Cluster"
 IDLE_SECONDS = 15 * 60
+ROOM = 1.1
+"""The size of a folder in memory, as a multiple of the weights that are copied to it, is more than this."""
 
 
 class DeploymentRules(Rules[Deployment]):
@@ -64,6 +69,7 @@ class DeploymentRules(Rules[Deployment]):
         model = _model(new, reader)
         if old is None:
             found += [*_model_violations(new, model, reader), *_task_violations(new, model, reader)]
+        found += _weights_violations(new.spec)
         if not found and model is not None:
             found += _memory_violations(new, model, reader)
         if not found:
@@ -178,6 +184,23 @@ def _task_violations(new: Deployment, model: Resource | None, reader: ResourceRe
                 return
 
 
+def _weights_violations(spec: DeploymentSpec) -> Iterable[Violation]:
+    if not has_fewer_bits(spec):
+        if spec.accept_lower_quality:
+            yield Violation("spec.accept_lower_quality", "is for weights of fewer bits; set `weights`, too")
+        return
+    if spec.slurm_cluster_id:
+        yield Violation(
+            "spec.weights",
+            "must be ORIGINAL on a Slurm cluster; add a model whose weights have fewer bits"
+            " (recipes/quantize.py makes one)",
+        )
+    if not generates(spec):
+        yield Violation(
+            "spec.weights", "must be ORIGINAL: their quality is compared by text that is generated"
+        )
+
+
 def _scaling_violations(spec: DeploymentSpec) -> Iterable[Violation]:
     scaling = spec.scaling
     if scaling.max_replicas < scaling.min_replicas:
@@ -198,9 +221,16 @@ def _shape_violations(new: Deployment, reader: ResourceReader) -> Iterable[Viola
             )
         elif row.deleted_at is not None:
             yield Violation("spec.slurm_cluster_id", f"{row.name} is being deleted; choose another")
+        else:
+            yield from _worker_violations(spec.slurm_resources.worker, row)
+            yield from _in_memory_violations(new, row, reader)
         if spec.platform or spec.preset:
             yield Violation("spec.platform", "must be empty on a Slurm cluster; set slurm_resources instead")
         return
+    if spec.weights_in_memory:
+        yield Violation(
+            "spec.weights_in_memory", "is for a Slurm cluster whose workers have a submount in memory"
+        )
     if spec.HasField("slurm_resources"):
         yield Violation(
             "spec.slurm_resources", "is for deployments on a Slurm cluster; set platform and preset"
@@ -213,6 +243,39 @@ def _shape_violations(new: Deployment, reader: ResourceReader) -> Iterable[Viola
         )
     else:
         yield from preset_violations(spec.platform, spec.preset, "spec")
+
+
+def _worker_violations(worker: str, cluster: Resource) -> Iterable[Violation]:
+    names = worker_names(ClusterSpec.FromString(cluster.spec))
+    if worker and worker not in names:
+        sets = [
+            [name for name, each in names.items() if each == node_set] for node_set in set(names.values())
+        ]
+        there = ", ".join(sorted(f"{each[0]} to {each[-1]}" if each[1:] else each[0] for each in sets))
+        yield Violation(
+            "spec.slurm_resources.worker", f"{cluster.name} has no {worker}; it has {there or 'no workers'}"
+        )
+
+
+def folder_in_memory(cluster: ClusterSpec, size_bytes: int) -> str:
+    """Return the submount in memory that has room for weights of this size; "" where there is none."""
+    fitting = [
+        each for each in cluster.submounts if each.in_memory and each.size_gibibytes * GIB > ROOM * size_bytes
+    ]
+    return max(fitting, key=lambda each: each.size_gibibytes).mount_path if fitting else ""
+
+
+def _in_memory_violations(new: Deployment, cluster: Resource, reader: ResourceReader) -> Iterable[Violation]:
+    if not new.spec.weights_in_memory:
+        return
+    model = _model(new, reader)
+    size = ModelStatus.FromString(model.status).size_bytes if model is not None else 0
+    if not folder_in_memory(ClusterSpec.FromString(cluster.spec), size):
+        yield Violation(
+            "spec.weights_in_memory",
+            f"needs a submount in memory of more than {ROOM * size / GIB:.1f} GiB, which {cluster.name}"
+            " lacks; add one to its spec (submounts: mount_path, size_gibibytes, in_memory)",
+        )
 
 
 def _memory_violations(new: Deployment, model: Resource, reader: ResourceReader) -> Iterable[Violation]:

@@ -7,7 +7,7 @@ says. Further requests wait in the model server.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neocloud.core.json_values import is_object
 from neocloud.engines.base import Capabilities
@@ -119,6 +119,8 @@ CACHE_STEP_BYTES = GIB
 """On a CPU, vLLM takes the size of its cache in whole GiB."""
 LARGEST_RANK = 64
 """The highest rank of an adapter that a deployment serves; others are refused when they are added."""
+COMPARED_CONTEXT = 1024
+"""The context in which weights of fewer bits are compared with the original ones."""
 LEAST_CONTEXT = 512
 """A context length that the spec leaves open is reduced to fit, but not below this."""
 
@@ -245,9 +247,17 @@ def replica_shape(found: Preset, capabilities: Capabilities | None) -> Shape:
     return Shape(each_bytes * found.gpus, found.gpus)
 
 
-def model_size(status: ModelStatus) -> ModelSize:
+BITS_OF_LAYERS = {DeploymentSpec.INT8: 8.1, DeploymentSpec.INT4: 4.7}
+"""The bits of each number in the layers, with its share of scales and offsets."""
+
+
+def model_size(status: ModelStatus, weights: DeploymentSpec.Weights = DeploymentSpec.ORIGINAL) -> ModelSize:
+    served = served_bytes(status.parameters, status.size_bytes, status.dtype)
+    if weights in BITS_OF_LAYERS:
+        in_layers = BYTES_OF_SERVED * status.layer_parameters
+        served -= max(0, in_layers - int(status.layer_parameters * BITS_OF_LAYERS[weights] / 8))
     return ModelSize(
-        weights_bytes=served_bytes(status.parameters, status.size_bytes, status.dtype),
+        weights_bytes=max(served, 0),
         kv_bytes_per_token=status.kv_bytes_per_token,
         context_length=status.context_length,
         adapter_bytes_per_rank=status.adapter_bytes_per_rank,
@@ -263,7 +273,16 @@ def deployment_plan(spec: DeploymentSpec, status: ModelStatus, shape: Shape) -> 
         adapter_rank=LARGEST_RANK,
         is_fast=is_fast(spec),
     )
-    return plan(model_size(status), shape, request)
+    size = model_size(status, spec.weights)
+    if spec.weights_in_memory:  # the copy in memory may count as the job's
+        size = replace(size, weights_bytes=size.weights_bytes + status.size_bytes)
+    return plan(size, shape, request)
+
+
+def holds_original(status: ModelStatus, shape: Shape) -> bool:
+    """Return whether the hardware holds the model with its own weights, for a comparison."""
+    request = ServingRequest(context_length=min(COMPARED_CONTEXT, status.context_length), is_fast=True)
+    return plan(model_size(status), shape, request).fits
 
 
 def shape_of(spec: DeploymentSpec, capabilities: Capabilities | None) -> Shape | None:

@@ -43,6 +43,8 @@ class Fit:
     fits: bool
     sentence: str
     """The arithmetic, for a message."""
+    needed_bytes: int = 0
+    """The estimate for one process."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def fit(training: Training, shape: Preset) -> Fit:
         f" + {_gib(LIBRARIES_BYTES)} GiB for the libraries = {_gib(total)} GiB;"
         f" {_gib(available)} GiB are available{' on each GPU' if shape.gpus else ''}"
     )
-    return Fit(total <= available, sentence)
+    return Fit(total <= available, sentence, int(total))
 
 
 def fit_on(requested: Hyperparameters, base: ModelStatus, shape: Preset) -> Fit:
