@@ -88,7 +88,7 @@ class OpenAiFiles:
         return Starlette(routes=self.routes(), exception_handlers={404: _unknown_path, 405: _unknown_method})
 
     def when_deleted(self, notify: Callable[[str], Awaitable[None]]) -> None:
-        """Have the id of each file that is deleted or has expired told to `notify`."""
+        """Call `notify` with the id of each file that is deleted or has expired."""
         self._files_api.deleted = self.buckets.deleted = notify
 
     async def start(self) -> None:

@@ -285,7 +285,7 @@ def _add(gateway: Gateway, store_id: str, files: Sequence[Path], attributes: dic
         raise ClientError(
             "FAILED_PRECONDITION",
             f"{counted(len(failed), 'document')} could not be indexed",
-            "Mend them, and add them again",
+            "Correct them, and add them again",
         )
 
 

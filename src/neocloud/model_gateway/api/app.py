@@ -130,7 +130,7 @@ MAX_COUNTED_BYTES = 2 * 1024 * 1024
 
 
 class ResponseSteps(Protocol):
-    """What the gateway does itself for some requests to /v1/responses."""
+    """Steps of the gateway itself for some requests to /v1/responses."""
 
     def is_wanted(self, body: JsonObject) -> bool: ...
 
@@ -142,7 +142,7 @@ class ResponseSteps(Protocol):
         wait_seconds: float,
         client: ResponseWriter,
     ) -> tuple[JsonObject, ResponseWriter]:
-        """Return the body for the model server, and where its response goes on the way to the client. Raises
+        """Return the body for the model server, and the writer that passes its response to the client. Raises
         OpenAiError."""
         ...
 

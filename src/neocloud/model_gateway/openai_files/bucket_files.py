@@ -83,7 +83,7 @@ class ObjectContent:
     """"": the chunks are the whole object."""
 
 
-async def tell_nobody(file_id: str) -> None:
+async def ignore_deletion(file_id: str) -> None:
     return
 
 
@@ -98,8 +98,8 @@ class BucketFiles:
         self._writes = asyncio.Semaphore(MOST_WRITES)
         self._busy = set[str]()
         """Files whose object is being written, or removed because it has no row."""
-        self.deleted: Callable[[str], Awaitable[None]] = tell_nobody
-        """Is told the id of each file that has expired."""
+        self.deleted: Callable[[str], Awaitable[None]] = ignore_deletion
+        """Called with the id of each file that has expired."""
 
     def bucket_of(self, project_id: str, purpose: str) -> ProjectFileBucket | None:
         """Return the bucket for a new file; None: it goes to the gateway's own folder."""

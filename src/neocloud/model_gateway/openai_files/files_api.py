@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
-from neocloud.model_gateway.openai_files.bucket_files import BucketFiles, tell_nobody
+from neocloud.model_gateway.openai_files.bucket_files import BucketFiles, ignore_deletion
 from neocloud.model_gateway.openai_files.files import PURPOSES, UPLOAD_PURPOSES, Draft, FileStore, StoredFile
 from neocloud.model_gateway.openai_files.handlers import (
     ApiRequest,
@@ -186,8 +186,8 @@ class FilesApi:
         self._buckets = buckets
         self._quota = quota
         self._settings = settings
-        self.deleted: Callable[[str], Awaitable[None]] = tell_nobody
-        """Is told the id of each file that a caller deletes."""
+        self.deleted: Callable[[str], Awaitable[None]] = ignore_deletion
+        """Called with the id of each file that a caller deletes."""
 
     def routes(self, callers: CallerAuthenticator) -> list[Route]:
         return [

@@ -1,4 +1,4 @@
-"""Who may use a vector store, and the errors that say so."""
+"""Access to vector stores, and the errors of those who have none."""
 
 import asyncio
 

@@ -30,7 +30,7 @@ TEXT_SUFFIXES = frozenset(
 OFFICE_SUFFIXES = frozenset((".doc", ".docx", ".ppt", ".pptx", ".xls", ".xlsx", ".odt", ".ods", ".rtf"))
 
 
-class Unreadable(Exception):
+class UnreadableDocument(Exception):
     """The document has no text that can be read. `code` is one of OpenAI's."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -39,16 +39,16 @@ class Unreadable(Exception):
         self.message = message
 
 
-def unsupported(message: str) -> Unreadable:
-    return Unreadable("unsupported_file", message)
+def unsupported(message: str) -> UnreadableDocument:
+    return UnreadableDocument("unsupported_file", message)
 
 
-def invalid(message: str) -> Unreadable:
-    return Unreadable("invalid_file", message)
+def invalid(message: str) -> UnreadableDocument:
+    return UnreadableDocument("invalid_file", message)
 
 
 def document_text(content: BinaryIO, name: str) -> str:
-    """Return the text of a document. Raises Unreadable."""
+    """Return the text of a document. Raises UnreadableDocument."""
     suffix = PurePosixPath(name).suffix.lower()
     if content.read(1024).lstrip().startswith(b"%PDF-") or suffix == ".pdf":
         text = _pdf_text(content)

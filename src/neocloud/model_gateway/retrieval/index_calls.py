@@ -53,7 +53,7 @@ class KeepStores(msgspec.Struct, frozen=True, tag=True):
     """Remove all stores but these, and of these all files but those listed."""
 
     files: dict[str, list[str]]
-    """By id of the store."""
+    """Ids of files, by id of their store."""
 
 
 class FileTexts(msgspec.Struct, frozen=True, tag=True):
@@ -103,7 +103,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     call: Call
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class IndexAnswer(msgspec.Struct, frozen=True, array_like=True):
     number: int
     value: Any = None
     code: str = ""
@@ -137,6 +137,6 @@ MAX_FRAME_BYTES = 64 << 20
 HEAD_BYTES = 4
 
 
-def frame(message: Request | Answer) -> bytes:
+def frame(message: Request | IndexAnswer) -> bytes:
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(HEAD_BYTES, "big") + data

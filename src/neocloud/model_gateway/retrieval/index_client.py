@@ -13,8 +13,8 @@ import msgspec
 
 from neocloud.model_gateway.retrieval.index_calls import (
     HEAD_BYTES,
-    Answer,
     Call,
+    IndexAnswer,
     IndexRefusal,
     IndexUnavailable,
     Request,
@@ -35,7 +35,7 @@ class IndexProcess:
         self._home = home
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[IndexAnswer]] = {}
         self._numbers = itertools.count(1)
         self._starting = asyncio.Lock()
 
@@ -45,7 +45,7 @@ class IndexProcess:
             raise IndexUnavailable("too many calls are in progress")
         process = await self._running()
         number = next(self._numbers)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[IndexAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
             assert process.stdin is not None
@@ -92,7 +92,7 @@ class IndexProcess:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        decoder = msgspec.msgpack.Decoder(Answer)
+        decoder = msgspec.msgpack.Decoder(IndexAnswer)
         try:
             while True:
                 head = await process.stdout.readexactly(HEAD_BYTES)

@@ -24,15 +24,15 @@ from neocloud.core.logs import set_up_logging
 from neocloud.core.sqlite_file import SqliteFileError, lock_file
 from neocloud.core.untrusted.files import remove_tree
 from neocloud.model_gateway.retrieval.catalogue import RETRIEVAL_DB, attributes_of_files
-from neocloud.model_gateway.retrieval.documents import Unreadable
+from neocloud.model_gateway.retrieval.documents import UnreadableDocument
 from neocloud.model_gateway.retrieval.filters import matches
 from neocloud.model_gateway.retrieval.index_calls import (
     HEAD_BYTES,
-    Answer,
     Call,
     FileTexts,
     FinishFile,
     Hit,
+    IndexAnswer,
     IndexRefusal,
     KeepStores,
     PendingChunks,
@@ -120,7 +120,7 @@ class Indexes:
         chunks = partial(read_document, path, call.name, call.max_tokens, call.overlap_tokens)
         try:
             return self._store(call.store_id, is_new=True).read_file(call.file_id, chunks)
-        except Unreadable as error:
+        except UnreadableDocument as error:
             raise IndexRefusal(error.code, error.message) from None
         except ReadingFailed:
             message = "The file could not be read within the memory and time that a file may take. Split it."
@@ -157,12 +157,12 @@ class Indexes:
                 self._remove(path.name)
 
 
-def answered(indexes: Indexes, request: Request) -> Answer:
+def answered(indexes: Indexes, request: Request) -> IndexAnswer:
     """Return the answer to a request, whatever happens."""
     try:
-        return Answer(request.number, indexes.answer(request.call))
+        return IndexAnswer(request.number, indexes.answer(request.call))
     except IndexRefusal as error:
-        return Answer(request.number, code=error.code, message=error.message)
+        return IndexAnswer(request.number, code=error.code, message=error.message)
     except Exception as error:  # the border of the process: one call must not end the others
         logger.warning(
             "%s failed: %s",
@@ -170,11 +170,11 @@ def answered(indexes: Indexes, request: Request) -> Answer:
             error,
             exc_info=not isinstance(error, OSError | sqlite3.Error),
         )
-        return Answer(request.number, code="crashed", message=str(error)[:500])
+        return IndexAnswer(request.number, code="crashed", message=str(error)[:500])
 
 
 def serve(indexes: Indexes, calls: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer until the calls end."""
+    """IndexAnswer until the calls end."""
     writing = threading.Lock()
     decoder = msgspec.msgpack.Decoder(Request)
     searches = ThreadPoolExecutor(SEARCHES, thread_name_prefix="search")
@@ -192,7 +192,7 @@ def serve(indexes: Indexes, calls: IO[bytes], answers: IO[bytes]) -> None:
         is_search = isinstance(request.call, Search | FileTexts)
         pool = searches if is_search else reads if isinstance(request.call, ReadFile) else writes
         pool.submit(work, request)
-    os._exit(0)  # the gateway has gone: threads must not go on
+    os._exit(0)  # the gateway has gone: threads must end, too
 
 
 def take_folder(home: Path) -> Any:

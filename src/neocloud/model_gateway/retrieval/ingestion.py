@@ -1,4 +1,4 @@
-"""Index the files of vector stores beside live traffic. State is in rows, so a restart goes on.
+"""Index the files of vector stores beside live traffic. State is in rows, so a restart continues.
 
 A file is read into chunks, its chunks become vectors by the embedding model of the store, as the account that
 attached it, and then it is visible to searches. Projects take turns.
@@ -95,7 +95,7 @@ class Ingestion:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Go on with what was not finished."""
+        """Continue what was not finished."""
         await asyncio.to_thread(shutil.rmtree, self._copies, ignore_errors=True)
         for store_id, file_id in await asyncio.to_thread(self._catalogue.unfinished):
             store = await asyncio.to_thread(self._catalogue.store, store_id)

@@ -17,6 +17,8 @@ MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_TEXT = 64, 512
 MAX_EXPIRY_DAYS = 365
 MAX_RESULTS = 50
 DEFAULT_RESULTS = 10
+WORD_WEIGHT = 0.2
+"""The weight of words beside 1 for vectors: words find names and numbers, and mislead by themselves."""
 RANKERS = ("auto", "default-2024-11-15", "default-2024-08-21", "default_2024_08_21")
 
 
@@ -104,7 +106,7 @@ class Ranking:
     most: int = DEFAULT_RESULTS
     least_score: float = 0.0
     vector_weight: float = 1.0
-    word_weight: float = 1.0
+    word_weight: float = WORD_WEIGHT
 
 
 def read_ranking(body: Mapping[str, Json], prefix: str = "") -> Ranking:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from neocloud.model_gateway.retrieval.chunks import split_text
-from neocloud.model_gateway.retrieval.documents import Unreadable, document_text, invalid
+from neocloud.model_gateway.retrieval.documents import UnreadableDocument, document_text, invalid
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 60
@@ -50,7 +50,10 @@ class ReadingFailed(Exception):
 
 
 def read_document(path: Path, name: str, max_tokens: int, overlap_tokens: int) -> Iterator[str]:
-    """Yield the chunks of a document as a process reads them. Raises Unreadable, ReadingFailed, OSError."""
+    """Yield the chunks of a document as a process reads them.
+
+    Raises UnreadableDocument, ReadingFailed, OSError.
+    """
     options = json.dumps({"name": name, "max_tokens": max_tokens, "overlap_tokens": overlap_tokens})
     command = [sys.executable, "-m", __name__, options]
     with (
@@ -91,7 +94,7 @@ def _chunks(output: IO[bytes]) -> Iterator[str]:
         elif found.get("chunks") == count:
             return
         else:
-            raise Unreadable(str(found.get("code")), str(found.get("message")))
+            raise UnreadableDocument(str(found.get("code")), str(found.get("message")))
     raise ReadingFailed
 
 
@@ -133,7 +136,7 @@ def main(options: str) -> None:
             if count > MAX_CHUNKS:
                 break
         end: dict[str, object] = {"chunks": count}
-    except Unreadable as error:
+    except UnreadableDocument as error:
         end = {"code": error.code, "message": error.message}
     except (MemoryError, RecursionError):
         end = {"code": "invalid_file", "message": "The file needs too much memory to be read. Split it."}

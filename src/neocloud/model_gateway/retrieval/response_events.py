@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import orjson
 
 from neocloud.core.contract.json_codec import Json, JsonObject
-from neocloud.model_gateway.retrieval.search import Found
+from neocloud.model_gateway.retrieval.search import FoundChunk
 from neocloud.model_gateway.retrieval.stored_responses import ResponseRows, StoredResponse
 from neocloud.model_gateway.routing.relay import Headers, ResponseWriter
 
@@ -25,10 +25,10 @@ class SearchCall:
 
     id: str
     queries: Sequence[str]
-    found: Sequence[Found]
+    found: Sequence[FoundChunk]
     """The excerpts that the model was given."""
     text: str
-    """What it was told of them; "" for nothing."""
+    """The text that the model got before the question; "" for none."""
 
     def as_openai(self, *, with_results: bool, status: str = "completed") -> JsonObject:
         item: JsonObject = {
@@ -91,7 +91,7 @@ class Enriched:
         self._rows = rows
         self._rest = b""
         self._number = 0
-        """Of the next event."""
+        """The number of the next event."""
         self._has_told_search = call is None
 
     async def whole(self, status: int, headers: Headers, data: bytes) -> None:
@@ -142,7 +142,7 @@ class Enriched:
 
     def _search_events(self) -> bytes:
         call = self._call
-        assert call is not None, "is told once"
+        assert call is not None, "is sent once"
         begun = call.as_openai(with_results=False, status="in_progress")
         done = call.as_openai(with_results=self._with_results)
         place: JsonObject = {"output_index": 0, "item_id": call.id}
@@ -156,7 +156,7 @@ class Enriched:
         )
 
     def _annotate(self, event: JsonObject) -> bytes:
-        """Add citations to the text that an event ends, and return the events that tell them."""
+        """Add citations to the text that an event ends, and return the events that show them."""
         item, part = event.get("item"), event.get("part")
         if isinstance(item, dict):
             self._cite(item)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundChunk:
     """A chunk that a search found."""
 
     file: StoreFile
@@ -73,11 +73,11 @@ class Searcher:
         ranking: Ranking,
         *,
         wait_seconds: float = 0.0,
-    ) -> list[Found]:
+    ) -> list[FoundChunk]:
         """Return the best chunks of all stores, the best first. The caller may read the stores. Raises
         OpenAiError."""
         vectors: dict[str, list[bytes]] = {}
-        found: list[Found] = []
+        found: list[FoundChunk] = []
         for store in stores:
             if store.is_expired:
                 message = f"The vector store {store.id} has expired. Create a new one from the files."
@@ -102,7 +102,7 @@ class Searcher:
         vectors: Sequence[bytes],
         filters: JsonObject | None,
         ranking: Ranking,
-    ) -> list[Found]:
+    ) -> list[FoundChunk]:
         call = Search(
             store.id,
             list(queries),
@@ -116,7 +116,7 @@ class Searcher:
         hits = await ask_index(self._index.ask(call, list[Hit]))
         file_ids = list({hit.file_id for hit in hits})
         known = await asyncio.to_thread(self._catalogue.names, store.id, file_ids)
-        return [Found(known[hit.file_id], hit.text, hit.score) for hit in hits if hit.file_id in known]
+        return [FoundChunk(known[hit.file_id], hit.text, hit.score) for hit in hits if hit.file_id in known]
 
     async def _note_use(self, store: VectorStore) -> None:
         now = int(self._clock.now().timestamp())

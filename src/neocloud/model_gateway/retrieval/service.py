@@ -74,7 +74,7 @@ class Retrieval:
         return [route for api in apis for route in api.routes(self._callers)]
 
     async def start(self) -> None:
-        """Go on with files that are not indexed, and remove what a crash left behind."""
+        """Continue with files that are not indexed, and remove what a crash left behind."""
         await self._ingestion.start()
         known = (IndexRefusal, IndexUnavailable)
         self._tasks = [

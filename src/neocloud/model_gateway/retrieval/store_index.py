@@ -15,7 +15,7 @@ import numpy as np
 from neocloud.core.sqlite_file import open_file, transaction
 from neocloud.model_gateway.retrieval.hnsw import HnswIndex, Ids, Vectors
 from neocloud.model_gateway.retrieval.index_calls import Hit, IndexRefusal, Search
-from neocloud.model_gateway.retrieval.ranking import Candidates, query_terms
+from neocloud.model_gateway.retrieval.ranking import fused, query_terms, rarity
 
 MIGRATIONS = (
     """
@@ -48,8 +48,7 @@ ADD_ROWS = 50
 MAX_DEPTH = 400
 """Most candidates of one ranking."""
 FREQUENT_SHARE = 0.2
-"""Words of more than this share of the chunks of a large store say nothing, and cost much."""
-LARGE_CHUNKS = 2000
+"""Words that more than this share of the chunks have say nothing, and cost much."""
 
 
 class StoreIndex:
@@ -194,7 +193,7 @@ class StoreIndex:
             return [row[0] for row in self._rows.execute(query, (self._number(file_id),))]
 
     def index(self) -> None:
-        """Add to the HNSW index what it lacks, if the store is large. Searches go on meanwhile."""
+        """Add to the HNSW index what it lacks, if the store is large. Searches are served meanwhile."""
         with self._turn:
             ids, _ = self._visible()
             if len(ids) <= self._exact_chunks:
@@ -246,34 +245,30 @@ class StoreIndex:
                 return []
             self._check_dimensions(vectors.shape[1])
             numbers = self._numbers(allowed)
-            found = Candidates()
-            for vector, text in zip(vectors, query.texts, strict=True):
-                if query.vector_weight and (vector.any() or not query.word_weight):
-                    nearest = self._nearest(vector, ids, files, numbers, depth)
-                    found.add(nearest, query.vector_weight)
-                if query.word_weight:
-                    found.add(self._with_words(text, numbers, depth, len(ids)), query.word_weight)
-            chosen = np.array(found.ordered(), dtype=np.int64)
-            known, matrix = self._vectors(chosen)
-            scores = (
-                dict(zip(known.tolist(), (matrix @ vectors.T).max(axis=1).tolist(), strict=True))
-                if len(known)
-                else {}
-            )
-            return self._hits(chosen, scores, query)
+            candidates: set[int] = set()
+            words = [
+                self._with_words(text, numbers, depth, len(ids)) if query.word_weight else {}
+                for text in query.texts
+            ]
+            for vector, shares in zip(vectors, words, strict=True):
+                candidates.update(shares)
+                if query.vector_weight:
+                    candidates.update(self._nearest(vector, ids, files, numbers, depth))
+            found, matrix = self._vectors(np.array(sorted(candidates), dtype=np.int64))
+            if not len(found):
+                return []
+            similarities = matrix @ vectors.T
+            ranks = fused(found, similarities, words, (query.vector_weight, query.word_weight))
+            scores = np.clip(similarities.max(axis=1), 0.0, 1.0)
+            order = np.argsort(-ranks, kind="stable")
+            chosen = order[scores[order] >= query.least_score][: query.most]
+            return [self._hit(int(found[at]), float(scores[at])) for at in chosen.tolist()]
 
-    def _hits(self, chosen: Ids, scores: dict[int, float], query: Search) -> list[Hit]:
-        hits: list[Hit] = []
-        for chunk in chosen.tolist():
-            score = min(max(scores.get(chunk, 0.0), 0.0), 1.0)
-            if score < query.least_score or len(hits) == query.most:
-                continue
-            text, file_id = self._rows.execute(
-                "SELECT text, file_id FROM chunks JOIN files ON files.number = chunks.file WHERE id = ?",
-                (chunk,),
-            ).fetchone()
-            hits.append(Hit(file_id, text, score))
-        return hits
+    def _hit(self, chunk: int, score: float) -> Hit:
+        text, file_id = self._rows.execute(
+            "SELECT text, file_id FROM chunks JOIN files ON files.number = chunks.file WHERE id = ?", (chunk,)
+        ).fetchone()
+        return Hit(file_id, text, score)
 
     def _numbers(self, allowed: Collection[str] | None) -> Ids | None:
         if allowed is None:
@@ -317,30 +312,31 @@ class StoreIndex:
             kept_ids, kept = kept_ids[top], kept[top]
         return kept_ids.tolist()
 
-    def _with_words(self, text: str, numbers: Ids | None, depth: int, chunks: int) -> list[int]:
-        """Return the ids of chunks with words of the text, the best first."""
-        terms = [term for term in query_terms(text) if not self._is_frequent(term, chunks)]
-        if not terms:
-            return []
-        where, values = "", list[object]([" OR ".join(f'"{term}"' for term in terms)])
+    def _with_words(self, text: str, numbers: Ids | None, depth: int, chunks: int) -> dict[int, float]:
+        """Return chunks with words of the text: what share of the words they have, by rarity."""
+        counts = {term: self._count_with(term) for term in query_terms(text)}
+        counts = {term: count for term, count in counts.items() if count <= FREQUENT_SHARE * chunks + 1}
+        total = sum(rarity(chunks, count) for count in counts.values())
+        if not any(counts.values()):
+            return {}
+        where, values = "", list[object]([" OR ".join(f'"{term}"' for term in counts)])
         if numbers is not None:
             where = "AND files.number IN (SELECT value FROM json_each(?))"
             values.append(str(numbers.tolist()))
         query = (
-            "SELECT chunks.id FROM words JOIN chunks ON chunks.id = words.rowid"  # nosec B608
+            "SELECT chunks.id, bm25(words) FROM words JOIN chunks ON chunks.id = words.rowid"  # nosec B608
             " JOIN files ON files.number = chunks.file"
             f" WHERE words MATCH ? AND is_ready {where} ORDER BY bm25(words) LIMIT ?"
         )
-        return [row[0] for row in self._rows.execute(query, [*values, depth])]
+        found = self._rows.execute(query, [*values, depth])
+        return {row[0]: min(-row[1] / total, 1.0) for row in found}
 
-    def _is_frequent(self, term: str, chunks: int) -> bool:
-        if chunks < LARGE_CHUNKS:
-            return False
-        plain = "".join(
-            one for one in unicodedata.normalize("NFKD", term.lower()) if not unicodedata.combining(one)
-        )
+    def _count_with(self, term: str) -> int:
+        """Return how many chunks have a word, written as the tokenizer of FTS5 writes it."""
+        letters = unicodedata.normalize("NFKD", term)
+        plain = "".join(one for one in letters if not unicodedata.combining(one))
         row = self._rows.execute("SELECT doc FROM word_counts WHERE term = ?", (plain,)).fetchone()
-        return bool(row) and row[0] > FREQUENT_SHARE * chunks
+        return row[0] if row else 0
 
 
 def checked(vectors: Sequence[bytes]) -> Vectors:

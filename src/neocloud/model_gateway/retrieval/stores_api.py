@@ -27,7 +27,7 @@ from neocloud.model_gateway.retrieval.embedder import Embedder
 from neocloud.model_gateway.retrieval.filters import check_filter
 from neocloud.model_gateway.retrieval.index_calls import Index, RemoveStore
 from neocloud.model_gateway.retrieval.inputs import invalid, read_expiry_days, read_ranking
-from neocloud.model_gateway.retrieval.search import Found, Searcher, ask_index, read_query
+from neocloud.model_gateway.retrieval.search import FoundChunk, Searcher, ask_index, read_query
 from neocloud.model_gateway.retrieval.store_files import StoreFiles
 from neocloud.model_gateway.settings import RetrievalSettings
 
@@ -187,7 +187,7 @@ def store_as_openai(store: VectorStore, usage: Usage) -> dict[str, object]:
     }
 
 
-def result_as_openai(found: Found) -> JsonObject:
+def result_as_openai(found: FoundChunk) -> JsonObject:
     return {
         "file_id": found.file.file_id,
         "filename": found.file.name,

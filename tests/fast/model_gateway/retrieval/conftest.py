@@ -11,7 +11,13 @@ import pytest
 from starlette.applications import Starlette
 
 from neocloud.model_gateway.composition import OpenAiFiles
-from neocloud.model_gateway.retrieval.index_calls import Answer, Call, IndexRefusal, IndexUnavailable, Request
+from neocloud.model_gateway.retrieval.index_calls import (
+    Call,
+    IndexAnswer,
+    IndexRefusal,
+    IndexUnavailable,
+    Request,
+)
 from neocloud.model_gateway.retrieval.index_process import Indexes, answered
 from neocloud.model_gateway.retrieval.service import Retrieval
 from neocloud.model_gateway.routing.routes import RouteTable
@@ -49,7 +55,7 @@ class LocalIndex:
             raise IndexUnavailable("it is away")
         request = msgspec.msgpack.decode(msgspec.msgpack.encode(Request(1, call)), type=Request)
         found = await asyncio.to_thread(answered, self.indexes, request)
-        answer = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Answer)
+        answer = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=IndexAnswer)
         if answer.code == "crashed":
             raise IndexUnavailable(answer.message)
         if answer.code:

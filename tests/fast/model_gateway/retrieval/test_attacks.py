@@ -15,7 +15,7 @@ import pytest
 from neocloud.model_gateway.composition import OpenAiFiles
 from neocloud.model_gateway.retrieval import reading
 from neocloud.model_gateway.retrieval.index_calls import IndexRefusal, RemoveStore
-from neocloud.model_gateway.retrieval.reading import Unreadable, read_document
+from neocloud.model_gateway.retrieval.reading import UnreadableDocument, read_document
 from neocloud.model_gateway.retrieval.service import Retrieval
 from tests.fast.model_gateway.openai_files.conftest import upload
 from tests.fast.model_gateway.retrieval.conftest import Bank, LocalIndex, bank_of
@@ -206,7 +206,7 @@ async def test_a_million_chunks_fail_the_file_and_nothing_else(
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path: Path, content: bytes, name: str, code: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(UnreadableDocument) as refused:
         chunks_of(tmp_path, content, name)
     assert refused.value.code == code and refused.value.message
 
@@ -250,7 +250,7 @@ def test_a_pdf_is_read(tmp_path: Path) -> None:
     ids=["bomb", "pages of themselves", "nested", "many states"],
 )
 def test_a_hostile_pdf_ends_with_an_error(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises((Unreadable, reading.ReadingFailed)):
+    with pytest.raises((UnreadableDocument, reading.ReadingFailed)):
         chunks_of(tmp_path, content, "hostile.pdf")
 
 
@@ -291,7 +291,7 @@ print(found, flush=True)
 
 
 def test_the_reading_process_has_no_rights() -> None:
-    """Root loses all; without root, what is written, started and taken of memory is refused all the same."""
+    """Root loses all; without root, what is written, started and taken of memory is refused, too."""
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])

@@ -204,7 +204,7 @@ def test_a_stored_response_is_continued_read_and_deleted(
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
-    third = client.responses.create(model="bank", input="Go on.", previous_response_id=second.id)
+    third = client.responses.create(model="bank", input="And then?", previous_response_id=second.id)
     assert third.output_text and len(studio.asked()["input"]) == 5, "each has its whole conversation"
     with pytest.raises(openai.NotFoundError, match="store: true"):
         client.responses.create(model="bank", input="x", previous_response_id=third.id)
@@ -276,7 +276,7 @@ def test_an_error_of_the_model_is_told_as_ever(client: openai.OpenAI, studio: St
 
 
 def test_uploads_and_searches_do_not_hold_up_a_stream(client: openai.OpenAI, studio: Studio) -> None:
-    """A stream of a token each 5 ms goes on while a large document is read, split, indexed and searched."""
+    """A stream of a token each 5 ms continues while a large document is read, split, indexed and searched."""
     longest: list[float] = []
     text = "\n\n".join(
         f"Branch {number} opens at {number % 12} in town {number}." for number in range(60_000)
