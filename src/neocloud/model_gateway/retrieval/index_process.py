@@ -174,7 +174,7 @@ def answered(indexes: Indexes, request: Request) -> IndexAnswer:
 
 
 def serve(indexes: Indexes, calls: IO[bytes], answers: IO[bytes]) -> None:
-    """IndexAnswer until the calls end."""
+    """Answer until the calls end."""
     writing = threading.Lock()
     decoder = msgspec.msgpack.Decoder(Request)
     searches = ThreadPoolExecutor(SEARCHES, thread_name_prefix="search")
