@@ -125,6 +125,7 @@ class NeoGroup(LazyGroup):
         "inference": Entry(
             "Models, the deployments that serve them, and token budgets.", PRODUCTS, is_derived=True
         ),
+        "vector-store": Entry("Documents that are searched for answers.", PRODUCTS),
         "chat": Entry("Chat with models in the browser.", PRODUCTS),
         "embed": Entry("Print the vectors of texts, or rank texts by a query.", PRODUCTS),
         "tune": Entry("Fine-tune a model: upload the data, train, compare, serve.", PRODUCTS, "tuning.tune"),

@@ -58,6 +58,27 @@ class Gateway:
     def delete(self, path: str) -> Any:
         return self._checked("DELETE", path, None)
 
+    def upload(self, path: Path, purpose: str) -> str:
+        """Upload a file and return its id. Raises ClientError."""
+        try:
+            with path.open("rb") as file:
+                answer = self.http.post(
+                    f"{self.base_url}/files",
+                    headers=self.headers(),
+                    data={"purpose": purpose},
+                    files={"file": (path.name, file)},
+                )
+        except httpx.HTTPError as error:
+            raise ClientError(
+                "UNAVAILABLE",
+                f"The gateway at {self.base_url} did not accept the file: {error}",
+                "Try again; see `neo status`",
+            ) from error
+        if answer.is_error:
+            said = _refusal(answer, _error_body(answer.text))
+            raise ClientError(said.code, f"The gateway refused {path.name}: {said.message}", said.next_step)
+        return answer.json()["id"]
+
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[Any]:
         """Iterate over the chunks of a streamed answer as they arrive."""
         with self._sent("POST", path, {**body, "stream": True}) as response:

@@ -1,7 +1,7 @@
 """Build the gateway from its components."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -35,6 +35,8 @@ from neocloud.model_gateway.openai_files.fine_tuning import TuningApi
 from neocloud.model_gateway.openai_files.handlers import CallerAuthenticator, refusal
 from neocloud.model_gateway.openai_files.quota import StorageLimits
 from neocloud.model_gateway.pages.routes import Pages
+from neocloud.model_gateway.retrieval.embedder import ProxyEmbedder
+from neocloud.model_gateway.retrieval.service import Retrieval
 from neocloud.model_gateway.routing.proxy import Proxy
 from neocloud.model_gateway.routing.releases import Releases
 from neocloud.model_gateway.routing.routes import LoadBalancer, RouteTable, RouteWatcher
@@ -65,11 +67,11 @@ class OpenAiFiles:
         quota = self.files.quota(
             StorageLimits(settings.max_project_files, settings.max_project_bytes, settings.min_free_bytes)
         )
-        self._buckets = BucketFiles(self.files, file_keys, file_buckets)
-        self._files_api = FilesApi(self.files, self._buckets, quota, settings)
+        self.buckets = BucketFiles(self.files, file_keys, file_buckets)
+        self._files_api = FilesApi(self.files, self.buckets, quota, settings)
         rows = BatchRows(self.files.database)
         self._runner = BatchRunner(
-            home, rows, self.files, self._buckets, callers, batch_client, settings, clock
+            home, rows, self.files, self.buckets, callers, batch_client, settings, clock
         )
         self._settling: asyncio.Task[None] | None = None
         self._calls = calls or GrpcCallerApi(api, gateway_key_file(home))
@@ -85,10 +87,14 @@ class OpenAiFiles:
         """The same routes as an ASGI application of their own."""
         return Starlette(routes=self.routes(), exception_handlers={404: _unknown_path, 405: _unknown_method})
 
+    def when_deleted(self, notify: Callable[[str], Awaitable[None]]) -> None:
+        """Call `notify` with the id of each file that is deleted or has expired."""
+        self._files_api.deleted = self.buckets.deleted = notify
+
     async def start(self) -> None:
         """Remove what a crash left behind, and resume unfinished batches."""
         await asyncio.to_thread(self.files.sweep)
-        self._settling = asyncio.create_task(self._buckets.settle_periodically())
+        self._settling = asyncio.create_task(self.buckets.settle_periodically())
         await self._runner.start()
 
     async def stop(self) -> None:
@@ -146,6 +152,12 @@ class Gateway:
             clock=clock,
             file_buckets=lambda: self.table.response.file_buckets,
         )
+        embedder = ProxyEmbedder(self.proxy, self.table, self.authenticator)
+        files, buckets = self.objects.files, self.objects.buckets
+        self.retrieval = Retrieval(
+            settings.home, self.authenticator, files, buckets, embedder, clock, self.table
+        )
+        self.objects.when_deleted(self.retrieval.files.file_deleted)
         model_routes = models_api.routes(
             *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.poll.is_connected),
             lambda headers: load_or_make_gateway_scrape_key(settings.home).is_shown(headers),
@@ -153,9 +165,9 @@ class Gateway:
         pages = Pages(self.authenticator, self._answer, clock)
         self._ratings = RatingStore(settings.home / "gateway" / "feedback.db", clock)
         feedback = FeedbackApi(self._ratings, self.proxy.answers)
-        rating_routes = feedback.routes(self.authenticator)
-        routes = [*model_routes, *self.objects.routes(), *rating_routes, *pages.routes()]
-        self.app = GatewayApp(self.authenticator, self.proxy, settings, routes)
+        more = (*feedback.routes(self.authenticator), *self.retrieval.routes())
+        routes = [*model_routes, *self.objects.routes(), *more, *pages.routes()]
+        self.app = GatewayApp(self.authenticator, self.proxy, settings, routes, self.retrieval.responses)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -171,9 +183,11 @@ class Gateway:
             asyncio.create_task(self.authenticator.renew_periodically()),
         ]
         await self.objects.start()
+        await self.retrieval.start()
         try:
             yield
         finally:
+            await self.retrieval.stop()
             await self.objects.stop()
             for loop in loops:
                 loop.cancel()

@@ -25,6 +25,23 @@ class FileSettings:
     batch_window_seconds: int = 24 * 3600
 
 
+@dataclass(frozen=True)
+class RetrievalSettings:
+    max_project_stores: int = 100
+    max_store_files: int = 10_000
+    max_file_bytes: int = 64 << 20
+    """Bytes of a file that is attached to a vector store."""
+    max_project_bytes: int = 20 * 10**9
+    """Bytes of the chunks and vectors of all vector stores of one project."""
+    max_unfinished_files: int = 10_000
+    """Files of one project that are not indexed yet."""
+    max_project_responses: int = 10_000
+    """Stored responses of one project; the oldest ones give way."""
+    max_response_bytes: int = 4 << 20
+    """Bytes of one stored response with its conversation."""
+    response_days: int = 30
+
+
 DEFAULT_PORT = 8900
 
 

@@ -44,6 +44,8 @@ PERMISSIONS = [
     "inference.models.list",
     *(f"inference.files.{verb}" for verb in ("create", "get", "list", "delete")),
     *(f"inference.batches.{verb}" for verb in ("create", "get", "list", "cancel")),
+    *(f"inference.vectorStores.{verb}" for verb in ("create", "get", "list", "update", "delete")),
+    *(f"inference.responses.{verb}" for verb in ("get", "delete")),
     *(f"inference.feedback.{verb}" for verb in ("list", "delete")),
     *(f"tuning.fineTuningJobs.{verb}" for verb in ("create", "get", "list", "cancel", "delete")),
 ]

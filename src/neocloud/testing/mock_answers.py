@@ -195,14 +195,29 @@ class MockAnswer:
         yield b"data: [DONE]\n\n"
 
     def _response_events(self) -> Iterator[bytes]:
-        for number in range(self.tokens):
-            delta = {"type": "response.output_text.delta", "delta": self.text, "sequence_number": number}
-            yield b"event: response.output_text.delta\n" + _event(delta)
-        done = {
-            "type": "response.completed",
-            "response": self._response("completed", self.text * self.tokens),
-        }
-        yield b"event: response.completed\n" + _event(done)
+        whole = self._response("completed", self.text * self.tokens)
+        begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+        message = {"type": "message", "id": "msg_1", "status": "in_progress", "role": "assistant"}
+        place: dict[str, object] = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+        part = {"type": "output_text", "text": "", "annotations": []}
+        text = {**part, "text": self.text * self.tokens}
+        events: list[dict[str, object]] = [
+            {"type": "response.created", "response": begun},
+            {"type": "response.in_progress", "response": begun},
+            {"type": "response.output_item.added", "output_index": 0, "item": {**message, "content": []}},
+            {"type": "response.content_part.added", **place, "part": part},
+            *({"type": "response.output_text.delta", **place, "delta": self.text},) * self.tokens,
+            {"type": "response.output_text.done", **place, "text": text["text"]},
+            {"type": "response.content_part.done", **place, "part": text},
+            {
+                "type": "response.output_item.done",
+                "output_index": 0,
+                "item": {**message, "status": "completed", "content": [text]},
+            },
+            {"type": "response.completed", "response": whole},
+        ]
+        for number, event in enumerate(events):
+            yield f"event: {event['type']}\n".encode() + _event({**event, "sequence_number": number})
 
 
 def _event(content: object) -> bytes:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -100,3 +101,46 @@ def test_what_it_cannot_read_is_refused_and_it_goes_on(client: openai.OpenAI) ->
         client.embeddings.create(model=MODEL, input="a", dimensions=64)
     cut = client.embeddings.create(model=MODEL, input=long, extra_body={"truncate_prompt_tokens": -1})
     assert cut.usage.prompt_tokens == 256
+
+
+def test_a_question_is_answered_from_documents(
+    minilm: Served, served: Served, client: openai.OpenAI, tmp_path: Path
+) -> None:
+    """RAG-05: documents of a bank, found by the real model in words that they do not use, and told to another
+    one with their source. A document that is replaced changes the answer at once."""
+    for number, passage in enumerate(PASSAGES):
+        (tmp_path / f"passage-{number}.txt").write_text(passage)
+    files = [str(path) for path in sorted(tmp_path.glob("*.txt"))]
+    neo = minilm.cloud.neo
+    neo("vector-store", "create", "bank", *files)
+    found = json.loads(neo("vector-store", "search", "bank", "my debit card was stolen", "-o", "json").stdout)
+    assert found[0]["filename"] == "passage-2.txt" and found[0]["score"] > found[1]["score"] + 0.1
+    store = next(each.id for each in client.vector_stores.list() if each.name == "bank")
+    tool: Any = {"type": "file_search", "vector_store_ids": [store], "max_num_results": 1}
+    question = "Somebody took my wallet with my debit card. What now?"
+    with client.responses.stream(
+        model=served.name,
+        input=question,
+        tools=[tool],
+        include=["file_search_call.results"],
+        max_output_tokens=20,
+    ) as stream:
+        kinds = {event.type for event in stream}
+        answer = stream.get_final_response()
+    assert {"response.file_search_call.completed", "response.output_text.delta"} <= kinds
+    search, message = answer.output
+    assert search.type == "file_search_call" and search.results and search.results[0].text == PASSAGES[2]
+    assert message.type == "message" and message.content[0].type == "output_text"
+    assert [each.filename for each in message.content[0].annotations] == ["passage-2.txt"]  # type: ignore[union-attr]
+    assert answer.usage and answer.usage.input_tokens > 40 and answer.usage.output_tokens > 0
+    client.vector_stores.files.delete(file_id=search.results[0].file_id or "", vector_store_id=store)
+    after = client.responses.create(
+        model=served.name,
+        input=question,
+        tools=[tool],
+        include=["file_search_call.results"],
+        max_output_tokens=5,
+    )
+    assert after.output[0].type == "file_search_call" and after.output[0].results
+    assert after.output[0].results[0].text != PASSAGES[2]
+    neo("vector-store", "delete", "bank", "--yes")

@@ -49,6 +49,7 @@ def test_every_delete_of_what_may_run_can_be_forced() -> None:
         ("neo", "fleet", "maintenance", "delete"),
         ("neo", "inference", "feedback", "delete"),
         ("neo", "tuning", "file", "delete"),
+        ("neo", "vector-store", "delete"),
     }
     assert set(verbs("delete")) - forced == run_nothing
 

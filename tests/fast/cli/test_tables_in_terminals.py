@@ -51,6 +51,10 @@ NOT_SHOWN: Mapping[str, str] = {
     "model lineage": "prints a tree: see test_lineage.py",
     "inference feedback list": "asks the model gateway: see test_feedback.py",
     "tuning file list": "asks the model gateway: see test_lineage.py",
+    **dict.fromkeys(
+        ("vector-store list", "vector-store get", "vector-store search"),
+        "asks the model gateway: see test_vector_store.py",
+    ),
     "storage ls": "reads a bucket: see test_storage_lists.py",
     "storage verify": "reads the disks of a cloud on this machine: see test_storage.py",
     "storage mounts": "shows the mounts of this machine: see test_storage_mount.py",

@@ -26,6 +26,10 @@ MAINTAINED = "a real host: tests/long/test_maintenance.py::test_a_host_is_mainta
 IMPORTED = "needs a disk: tests/fast/cli/test_machine_disks.py"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
 MINILM = "real vLLM: tests/e2e/inference/test_embeddings.py::test_it_puts_the_right_passage_first"
+DOCUMENTS = (
+    "real vLLM: tests/e2e/inference/test_embeddings.py::test_a_question_is_answered_from_documents;"
+    " tests/fast/cli/test_vector_store.py"
+)
 SMOLLM2 = "real vLLM: tests/e2e/inference/test_smollm2.py::test_it_answers_right_at_its_own_temperature"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
 REAL_DATASET = "real vLLM: tests/long/inference/test_dataset.py::test_data_go_in_and_a_model_comes_out"
@@ -359,6 +363,15 @@ READERS: Mapping[str, Reader] = {
             "neo inference release roll-back": RELEASED,
         },
     ),
+    "docs/guides/answer-from-documents.md": Reader(
+        not_run={
+            "neo model add all-minilm-l6-v2": MINILM,
+            "neo deploy all-minilm-l6-v2": MINILM,
+            "neo vector-store": DOCUMENTS,
+            "from openai": DOCUMENTS,
+        },
+    ),
+    "docs/guides/compare-providers.md": Reader(not_run={"from openai": GATEWAY}),
     "docs/guides/evaluate.md": Reader(
         not_run={
             "neo evaluate --base smollm2 --candidate bank --data": EVALUATION,

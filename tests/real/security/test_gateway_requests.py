@@ -126,7 +126,7 @@ def test_an_unknown_field_is_named(served: Served, path: str, fields: dict[str, 
     assert refused(served, path, "unknown_parameter", **fields)["param"] in fields
 
 
-@pytest.mark.parametrize("name", ["background", "previous_response_id", "conversation", "prompt"])
+@pytest.mark.parametrize("name", ["background", "conversation", "prompt"])
 def test_responses_that_would_have_to_be_kept_are_refused(served: Served, name: str) -> None:
     assert refused(served, RESPONSES, "parameter_not_allowed", input="a", **{name: True})["param"] == name
 

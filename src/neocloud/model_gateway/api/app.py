@@ -6,9 +6,10 @@ Model requests go straight to the proxy. All other requests are rare and are ser
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Protocol
 
 import orjson
 from starlette.applications import Starlette
@@ -18,13 +19,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from neocloud.core.contract.json_codec import JsonObject
 from neocloud.core.logs import bind
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
-from neocloud.model_gateway.api.request import INPUT_FIELD, RequestContext, parse_request
-from neocloud.model_gateway.authentication import INVOKE, AllowedHosts, Authenticator
+from neocloud.model_gateway.api.fields import RESPONSES
+from neocloud.model_gateway.api.lengths import INPUT_FIELD
+from neocloud.model_gateway.api.request import RequestContext, parse_body, read_request
+from neocloud.model_gateway.authentication import INVOKE, AllowedHosts, Authenticator, Caller
 from neocloud.model_gateway.metering.limits import RequestLimits, RequestSlot
 from neocloud.model_gateway.routing.proxy import Proxy
-from neocloud.model_gateway.routing.relay import CLIENT_LEFT, Headers, RequestStopped
+from neocloud.model_gateway.routing.relay import CLIENT_LEFT, Headers, RequestStopped, ResponseWriter
 from neocloud.model_gateway.settings import GatewaySettings
 
 
@@ -126,6 +130,37 @@ MAX_COUNTED_BYTES = 2 * 1024 * 1024
 """Most bytes that the body of another request counts for; uploads are written to disk in pieces."""
 
 
+class ResponseSteps(Protocol):
+    """Steps of the gateway itself for some requests to /v1/responses."""
+
+    def is_wanted(self, body: JsonObject) -> bool: ...
+
+    async def prepare(
+        self,
+        caller: Caller,
+        project_id: str,
+        body: JsonObject,
+        wait_seconds: float,
+        client: ResponseWriter,
+    ) -> tuple[JsonObject, ResponseWriter]:
+        """Return the body for the model server, and the writer that passes its response to the client. Raises
+        OpenAiError."""
+        ...
+
+
+@contextmanager
+def _leaving(scope: Scope) -> Generator[Callable[[], bool]]:
+    """Yield a function that returns whether the client has disconnected within the block."""
+    callbacks: LeaveCallbacks = scope["state"][LEAVE_CALLBACKS]
+    left: list[bool] = []
+    note = partial(left.append, True)
+    callbacks.add(note)
+    try:
+        yield lambda: bool(left)
+    finally:
+        callbacks.discard(note)
+
+
 class GatewayApp:
     def __init__(
         self,
@@ -133,7 +168,9 @@ class GatewayApp:
         proxy: Proxy,
         settings: GatewaySettings,
         routes: Sequence[BaseRoute],
+        responses: ResponseSteps | None = None,
     ) -> None:
+        self._responses = responses
         self._authenticator = authenticator
         self._proxy = proxy
         self._settings = settings
@@ -196,8 +233,8 @@ class GatewayApp:
         slot = RequestSlot(self._limits)
         try:
             self._hosts.check(scope)
-            context = await self._context(scope, receive, request_id, slot)
-            relay = self._proxy.new_relay(context, writer)
+            context, answer = await self._context(scope, receive, request_id, slot, writer)
+            relay = self._proxy.new_relay(context, answer)
             stop = partial(relay.stop, CLIENT_LEFT)
             callbacks.add(stop)  # nothing was awaited since the body ended, so no leave was missed
             await self._proxy.answer(relay)
@@ -217,22 +254,31 @@ class GatewayApp:
                 callbacks.discard(stop)
 
     async def _context(
-        self, scope: Scope, receive: Receive, request_id: str, slot: RequestSlot
-    ) -> RequestContext:
+        self, scope: Scope, receive: Receive, request_id: str, slot: RequestSlot, writer: ResponseWriter
+    ) -> tuple[RequestContext, ResponseWriter]:
+        """Return the request, and where its response goes."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         authorization = headers.get(b"authorization", b"").decode("latin-1")
         caller = await self._authenticator.authenticate(authorization)
         project_id = caller.project(headers.get(b"openai-project", b"").decode("latin-1"), INVOKE)
         slot.acquire(caller.subject_id)
         raw = await read_body(headers, receive, self._settings.max_body_bytes, slot.add_bytes)
-        return RequestContext(
+        wait_seconds = _wait_seconds(headers.get(b"x-neocloud-wait", b""))
+        body = parse_body(raw)
+        if self._responses is not None and scope["path"] == RESPONSES and self._responses.is_wanted(body):
+            with _leaving(scope) as has_left:
+                body, writer = await self._responses.prepare(caller, project_id, body, wait_seconds, writer)
+            if has_left():
+                raise ClientLeft
+        context = RequestContext(
             request_id=request_id,
             caller=caller,
             project_id=project_id,
-            request=parse_request(scope["path"], raw, self._settings.media_domains),
-            wait_seconds=_wait_seconds(headers.get(b"x-neocloud-wait", b"")),
+            request=read_request(scope["path"], body, self._settings.media_domains),
+            wait_seconds=wait_seconds,
             refresh_caller=partial(self._authenticator.authenticate, authorization),
         )
+        return context, writer
 
 
 def _counted(receive: Receive, slot: RequestSlot) -> Receive:

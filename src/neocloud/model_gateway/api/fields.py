@@ -227,7 +227,7 @@ OPERATORS = frozenset(
 """Fields of vLLM that callers cannot set: they change how the model server works, or hide its work from the
 gateway."""
 NOT_STORED = frozenset(("background", "previous_response_id", "conversation", "prompt"))
-"""Fields of /v1/responses that need stored responses, which the gateway does not keep."""
+"""Fields of /v1/responses that model servers do not get; `retrieval.responses` reads an earlier id first."""
 STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
 _TEMPLATE_NAMES = frozenset(("chat_template", "tokenize", "conversation", "messages", "tools", "documents"))
 """Names that the model server itself passes to the template."""
@@ -260,7 +260,7 @@ def _check_field(path: str, name: str, value: Json) -> None:
         for tool in value:
             if isinstance(tool, dict) and tool.get("type") not in ("function", "custom"):
                 kind = str(tool.get("type"))[:64]
-                found = f"The tool type {kind!r} is not supported. Use tools of type function or custom."
+                found = f"The tool type {kind!r} is not supported. Use function, custom or file_search."
                 raise bad_request(found, param="tools", code="invalid_value")
 
 
@@ -292,7 +292,8 @@ def _refused_field(path: str, name: str) -> OpenAiError:
         )
     if path == RESPONSES and name in NOT_STORED:
         return bad_request(
-            f"{name} is not supported: responses are not stored. Send the whole conversation in input.",
+            f"{name} is not supported. Send the whole conversation in input, or the `previous_response_id` of"
+            " a stored response.",
             param=name,
             code="parameter_not_allowed",
         )

@@ -79,7 +79,12 @@ def stored_caller(caller: Caller) -> dict[str, object]:
 
 
 def batch_caller(batch: Batch) -> Caller:
-    kept = dict(batch.caller)
+    return caller_of(batch.caller)
+
+
+def caller_of(stored: Mapping[str, Any]) -> Caller:
+    """Return the caller of which `stored_caller` returned this part."""
+    kept = dict(stored)
     projects = kept.pop("projects")
     return Caller(**kept, grants={project: frozenset([INVOKE]) for project in projects})
 

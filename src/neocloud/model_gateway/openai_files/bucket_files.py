@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -83,6 +83,10 @@ class ObjectContent:
     """"": the chunks are the whole object."""
 
 
+async def ignore_deletion(file_id: str) -> None:
+    return
+
+
 class BucketFiles:
     def __init__(
         self, store: FileStore, keys: FileKeys, buckets: Callable[[], Iterable[ProjectFileBucket]]
@@ -94,6 +98,8 @@ class BucketFiles:
         self._writes = asyncio.Semaphore(MOST_WRITES)
         self._busy = set[str]()
         """Files whose object is being written, or removed because it has no row."""
+        self.deleted: Callable[[str], Awaitable[None]] = ignore_deletion
+        """Called with the id of each file that has expired."""
 
     def bucket_of(self, project_id: str, purpose: str) -> ProjectFileBucket | None:
         """Return the bucket for a new file; None: it goes to the gateway's own folder."""
@@ -195,7 +201,8 @@ class BucketFiles:
                 if file.bucket_id:
                     await self.delete(file)
                 await asyncio.to_thread(self._store.delete, file)
-            except (BucketError, OSError) as error:
+                await self.deleted(file.id)
+            except (OpenAiError, OSError) as error:
                 logger.warning("The expired file %s could not be deleted: %s", file.id, error)
 
     async def _ask(

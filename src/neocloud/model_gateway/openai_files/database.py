@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,16 +52,16 @@ CREATE INDEX expiring_files ON files (expires_at) WHERE expires_at > 0;
 
 
 class Database:
-    """The rows of files and batches in `<home>/gateway/files.db`.
+    """The rows of files and batches in `<home>/gateway/files.db`, or others in a file of other `migrations`.
 
     Threads take turns on one connection; the process of the control plane has another one. Transactions are
     short and hold no bytes of files.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, migrations: Sequence[str] = MIGRATIONS) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._turn = threading.Lock()
-        self._connection = sqlite_file.open_file(path, MIGRATIONS, timeout_seconds=30)
+        self._connection = sqlite_file.open_file(path, migrations, timeout_seconds=30)
         self._connection.row_factory = sqlite3.Row
         path.chmod(0o600)
 

@@ -22,7 +22,7 @@ from neocloud.model_gateway.openai_files.database import Database
 from neocloud.model_gateway.openai_files.handlers import Page, unknown_after
 from neocloud.model_gateway.openai_files.quota import StorageLimits, StorageQuota
 
-UPLOAD_PURPOSES = ("fine-tune", "batch", "user_data")
+UPLOAD_PURPOSES = ("fine-tune", "batch", "user_data", "assistants")
 GENERATED = ("batch_output", "fine-tune-results")
 PURPOSES = UPLOAD_PURPOSES + GENERATED
 COPY_BYTES = 1 << 20

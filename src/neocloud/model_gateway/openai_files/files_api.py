@@ -3,7 +3,7 @@ memory; those of a project with a file bucket are forwarded to the bucket."""
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
-from neocloud.model_gateway.openai_files.bucket_files import BucketFiles
+from neocloud.model_gateway.openai_files.bucket_files import BucketFiles, ignore_deletion
 from neocloud.model_gateway.openai_files.files import PURPOSES, UPLOAD_PURPOSES, Draft, FileStore, StoredFile
 from neocloud.model_gateway.openai_files.handlers import (
     ApiRequest,
@@ -186,6 +186,8 @@ class FilesApi:
         self._buckets = buckets
         self._quota = quota
         self._settings = settings
+        self.deleted: Callable[[str], Awaitable[None]] = ignore_deletion
+        """Called with the id of each file that a caller deletes."""
 
     def routes(self, callers: CallerAuthenticator) -> list[Route]:
         return [
@@ -265,6 +267,7 @@ class FilesApi:
             await self._buckets.delete(file)
         if not await asyncio.to_thread(self._store.delete, file):
             raise _file_not_found(file.id)
+        await self.deleted(file.id)
         return {"id": file.id, "object": "file", "deleted": True}
 
     async def _file(self, request: ApiRequest, verb: str) -> StoredFile:

@@ -104,7 +104,13 @@ async def _fields(request: Request) -> dict[str, str]:
     return texts
 
 
-PASSED_ON = {"/v1/chat/completions": "POST", "/v1/feedback": "POST", "/v1/models": "GET"}
+PASSED_ON = {
+    "/v1/chat/completions": "POST",
+    "/v1/responses": "POST",
+    "/v1/vector_stores": "GET",
+    "/v1/feedback": "POST",
+    "/v1/models": "GET",
+}
 _NOT_PASSED = (b"cookie", b"authorization")
 
 

@@ -23,7 +23,8 @@ from neocloud.model_gateway.api.errors import (
     replica_lost_error,
     replica_silent_error,
 )
-from neocloud.model_gateway.api.request import BYTES_PER_TOKEN, CHAT, RESPONSES, RequestContext
+from neocloud.model_gateway.api.lengths import BYTES_PER_TOKEN
+from neocloud.model_gateway.api.request import CHAT, RESPONSES, RequestContext
 from neocloud.model_gateway.compiled.turns import Turn
 from neocloud.model_gateway.metering.recorder import RequestRecord
 from neocloud.model_gateway.metering.usage import EventStream, RequestStart, TokenUsage, usage_of_answer

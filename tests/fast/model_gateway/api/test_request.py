@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.api.lengths import PREFIX_LENGTH
 from neocloud.model_gateway.api.request import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
-    PREFIX_LENGTH,
     RESPONSES,
     ModelRequest,
     parse_request,

@@ -232,7 +232,7 @@ async def test_a_batch_takes_only_the_bytes_that_were_uploaded(
 async def test_a_batch_waits_for_a_bucket_that_is_away_and_not_for_ever(
     cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
+    link = files.buckets._keys  # pyright: ignore[reportPrivateUsage]
     rows, asked = BatchRows(files.files.database), list[Any]()
 
     async def away(request: Any) -> Any:
@@ -396,7 +396,7 @@ async def test_results_that_were_written_unanswered_are_not_kept_twice(
         await cloud.passing(has_ended)
     output = (await alice.get(f"batches/{batch['id']}")).json()["output_file_id"]
     assert set(await cloud.objects()) - known == {key_of(file_id), key_of(output)}
-    await files._buckets.settle()  # pyright: ignore[reportPrivateUsage]
+    await files.buckets.settle()  # pyright: ignore[reportPrivateUsage]
     assert set(await cloud.objects()) - known == {key_of(file_id)}
     assert len((await alice.get(f"files/{output}/content")).text.splitlines()) == 20
 
@@ -405,7 +405,7 @@ async def test_without_the_control_plane_the_bucket_is_away_and_the_rest_works(
     cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id, tuned = await upload(alice, b"{}"), await upload(alice, b"{}", "fine-tune")
-    link: Any = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
+    link: Any = files.buckets._keys  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(link._client, "_key_file", cloud.home / "absent")
     sent = {"data": {"purpose": "batch"}, "files": {"file": ("f", b"{}")}}
     for answer in (

@@ -210,7 +210,7 @@ async def test_a_file_is_gone_when_its_time_has_come(
         assert (await alice.get(path)).status_code == 404
     assert [each["id"] for each in (await alice.get("files")).json()["data"]] == [kept]
     assert len(stored(objects, tmp_path)) == 2
-    await objects._buckets.delete_expired()  # pyright: ignore[reportPrivateUsage]
+    await objects.buckets.delete_expired()  # pyright: ignore[reportPrivateUsage]
     assert [path.name for path in stored(objects, tmp_path)] == [kept]
 
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
-import httpx
-
 from neocloud.cli.output import JsonObject, say
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
@@ -69,23 +67,7 @@ def check_file(data: Path) -> None:
 
 def upload(gateway: Gateway, path: Path) -> str:
     """Upload the file and return its id."""
-    try:
-        with path.open("rb") as file:
-            answer = gateway.http.post(
-                f"{gateway.base_url}/files",
-                headers=gateway.headers(),
-                data={"purpose": "fine-tune"},
-                files={"file": (path.name, file, "application/jsonl")},
-            )
-    except httpx.HTTPError as error:
-        raise ClientError(
-            "UNAVAILABLE",
-            f"The gateway at {gateway.base_url} did not accept the file: {error}",
-            "Try again; see `neo status`",
-        ) from error
-    if answer.is_error:
-        raise ClientError("INVALID_ARGUMENT", f"The gateway refused {path.name}: {_message(answer)}")
-    return answer.json()["id"]
+    return gateway.upload(path, "fine-tune")
 
 
 def first_question(path: Path) -> str:
@@ -153,10 +135,3 @@ def recipe(name: str) -> Path:
         return recipes_folder() / name
     except FileNotFoundError as error:
         raise ClientError("INTERNAL", str(error), "Reinstall the package") from error
-
-
-def _message(answer: httpx.Response) -> str:
-    try:
-        return answer.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return f"{answer.status_code} {answer.reason_phrase}"

@@ -1,5 +1,5 @@
 // One answer of one model: asks for it, waits for a model that sleeps, can be stopped.
-import { Refused, chat, models } from "./api.js";
+import { Refused, chat, models, respond } from "./api.js";
 
 const LONGEST_WAIT_MS = 15 * 60 * 1000;
 const LOOK_AGAIN_MS = 2000;
@@ -12,6 +12,7 @@ const pause = (ms, signal) =>
 export class Answer {
   text = "";
   thoughts = "";
+  sources = []; // of an answer from documents: {filename, score, text}
   state = "asking"; // then "waking", "writing"; at the end "done", "stopped" or "failed"
   error = null;
   usage = null;
@@ -59,7 +60,8 @@ export class Answer {
     this.#enter("asking");
     try {
       const started = (id) => { this.requestId = id; };
-      const chunks = chat(this.request, { project: this.project, signal, began: started });
+      const send = this.request.input ? respond : chat;
+      const chunks = send(this.request, { project: this.project, signal, began: started });
       for await (const chunk of chunks) this.#take(chunk, began);
       return true;
     } catch (error) {
@@ -73,6 +75,7 @@ export class Answer {
 
   #take(chunk, began) {
     if (chunk.usage) this.usage = chunk.usage;
+    if (chunk.sources) this.sources = chunk.sources;
     const choice = chunk.choices?.[0];
     if (!choice) return;
     if (choice.finish_reason === "length") this.cutShort = true;

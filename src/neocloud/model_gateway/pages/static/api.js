@@ -43,21 +43,49 @@ export const models = async (signal) => (await (await send("/v1/models", { signa
 // What the reader thinks of an answer.
 export const rate = (fields) => send("/v1/feedback", { method: "POST", fields });
 
+export const vectorStores = async (project) => (await (await send("/v1/vector_stores?limit=100", { project })).json()).data;
+
 // The chunks of a streamed answer, as they come. began: called with the id of the request.
-export async function* chat(body, { project, signal, began }) {
+export async function* chat(body, options) {
   const fields = { ...body, stream: true, stream_options: { include_usage: true } };
-  const response = await send("/v1/chat/completions", { method: "POST", fields, project, signal });
+  for await (const data of streamed("/v1/chat/completions", fields, options)) {
+    if (data === "[DONE]") return;
+    yield JSON.parse(data);
+  }
+  throw new Refused(502, "The response ended early.", "connection_lost");
+}
+
+// An answer from documents, as chunks of the same form; `sources` come before the text.
+export async function* respond(body, options) {
+  for await (const data of streamed("/v1/responses", { ...body, stream: true }, options)) {
+    const event = JSON.parse(data);
+    const item = event.item ?? {};
+    if (event.type === "response.output_item.done" && item.type === "file_search_call") yield { sources: item.results ?? [] };
+    if (event.type === "response.output_text.delta") yield { choices: [{ delta: { content: event.delta } }] };
+    if (event.type === "response.failed") throw new Refused(502, event.response.error?.message ?? "The model failed.");
+    if (["response.completed", "response.incomplete"].includes(event.type)) {
+      const { input_tokens: prompt_tokens, output_tokens: completion_tokens } = event.response.usage ?? {};
+      const finish_reason = event.type === "response.incomplete" ? "length" : "stop";
+      yield { choices: [{ delta: {}, finish_reason }], usage: { prompt_tokens, completion_tokens } };
+      return;
+    }
+  }
+  throw new Refused(502, "The response ended early.", "connection_lost");
+}
+
+async function* streamed(path, fields, { project, signal, began }) {
+  const response = await send(path, { method: "POST", fields, project, signal });
   began?.(response.headers.get("x-request-id"));
   try {
     for await (const data of events(response.body)) {
-      if (data === "[DONE]") return;
-      const chunk = JSON.parse(data);
-      if (chunk.error) throw new Refused(502, chunk.error.message, chunk.error.code);
-      yield chunk;
+      if (data !== "[DONE]") {
+        const { error } = JSON.parse(data);
+        if (error) throw new Refused(502, error.message, error.code);
+      }
+      yield data;
     }
   } catch (error) {
     if (signal?.aborted || error instanceof Refused) throw error;
     throw new Refused(502, "The connection to the gateway was lost.", "connection_lost");
   }
-  throw new Refused(502, "The response ended early.", "connection_lost");
 }

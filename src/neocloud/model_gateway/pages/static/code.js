@@ -8,7 +8,7 @@ export function snippet(language, request, { baseUrl, project }) {
 
 function curl(request, baseUrl, project) {
   const forProject = project ? `  -H "OpenAI-Project: ${project}" \\\n` : "";
-  return `curl -sS ${baseUrl}/chat/completions \\
+  return `curl -sS ${baseUrl}/${request.input ? "responses" : "chat/completions"} \\
   -H "Authorization: Bearer $OPENAI_API_KEY" \\
   -H "Content-Type: application/json" \\
 ${forProject}  --data-binary @- <<'JSON'
@@ -27,10 +27,10 @@ client = OpenAI(
     base_url=${literal(baseUrl)},
     api_key=os.environ["OPENAI_API_KEY"],
 ${forProject})
-answer = client.chat.completions.create(
+answer = client.${method(request)}.create(
 ${fields(request, (name, value) => `    ${name}=${literal(value, "    ")},`)}
 )
-print(answer.choices[0].message.content)
+print(${request.input ? "answer.output_text" : "answer.choices[0].message.content"})
 `;
 }
 
@@ -42,11 +42,12 @@ const client = new OpenAI({
   baseURL: ${JSON.stringify(baseUrl)},
   apiKey: process.env.OPENAI_API_KEY,
 ${forProject}});
-const answer = await client.chat.completions.create(${JSON.stringify(request, null, 2)});
-console.log(answer.choices[0].message.content);
+const answer = await client.${method(request)}.create(${JSON.stringify(request, null, 2)});
+console.log(${request.input ? "answer.output_text" : "answer.choices[0].message.content"});
 `;
 }
 
+const method = (request) => (request.input ? "responses" : "chat.completions");
 const fields = (request, line) => Object.entries(request).map(([name, value]) => line(name, value)).join("\n");
 
 // A JSON text is a Python text too; numbers are the same.

@@ -9,12 +9,19 @@ const NEAR_END = 80;
 const EXAMPLES = ["What can you help me with?", "Explain what a token is, in two sentences.", "Write a haiku about a bank."];
 let made = 0;
 
+// The same question to /v1/responses, which searches the documents for it.
+function fromDocuments(model, input, { max_tokens, ...values }, store) {
+  const tools = [{ type: "file_search", vector_store_ids: [store], max_num_results: 4 }];
+  const limit = max_tokens ? { max_output_tokens: max_tokens } : {};
+  return { model, input, tools, include: ["file_search_call.results"], ...limit, ...values };
+}
+
 export class Column {
   #views = new Map(); // by turn
   #models = [];
   #toDraw = new Set(); // turns
 
-  // page: changed(), edit(turn), example(words), signedOut(), refresh(), project(), for all columns
+  // page: changed(), edit(turn), example(words), signedOut(), refresh(), project(), store(), for all columns
   constructor(models, name, page) {
     this.page = page;
     const id = `model-${(made += 1)}`;
@@ -70,7 +77,9 @@ export class Column {
       }
     }
     if (prompt) messages.push({ role: "user", content: prompt });
-    return { model: this.select.value, messages, ...this.parameters.values() };
+    const store = this.page.store();
+    const model = this.select.value;
+    return store ? fromDocuments(model, messages, this.parameters.values(), store) : { model, messages, ...this.parameters.values() };
   }
 
   // Answers the last of these turns, again if it was.

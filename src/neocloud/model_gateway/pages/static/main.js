@@ -46,7 +46,7 @@ async function enter(find, isFirstLook = false) {
 
 async function refresh() {
   try {
-    const found = await models();
+    const [found] = await Promise.all([models(), playground.documents.refresh(playground.account.project())]);
     playground.offer(found.filter(generates), link.get("model"), link.get("compare"));
     showCards(byId("cards"), found, {
       play: (name) => go(name),

@@ -2,6 +2,7 @@
 import { firstNames, pairOf } from "./catalogue.js";
 import { CodeDialog } from "./code_dialog.js";
 import { Column } from "./column.js";
+import { DocumentChoice } from "./documents.js";
 import { button, byId, say } from "./dom.js";
 
 export class Playground {
@@ -15,6 +16,8 @@ export class Playground {
   constructor(account) {
     this.account = account;
     this.prompt = byId("prompt");
+    this.documents = new DocumentChoice(() => this.#changed());
+    byId("tools").append(this.documents.element);
     byId("composer").addEventListener("submit", (event) => { event.preventDefault(); this.#send(); });
     this.prompt.addEventListener("keydown", (event) => this.#key(event));
     this.prompt.addEventListener("input", () => this.#grow());
@@ -54,6 +57,7 @@ export class Playground {
       signedOut: () => this.account.signedOut(),
       refresh: () => this.account.refresh(),
       project: () => this.account.project(),
+      store: () => this.documents.storeId,
     });
     this.#columns.push(column);
     byId("columns").append(column.element);

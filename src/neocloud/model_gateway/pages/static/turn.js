@@ -3,6 +3,7 @@ import { button, make } from "./dom.js";
 import { figures } from "./figures.js";
 import { prose } from "./prose.js";
 import { RatingView } from "./rating.js";
+import { sourcesView } from "./sources.js";
 import { headline } from "./words.js";
 
 export class TurnView {
@@ -11,6 +12,7 @@ export class TurnView {
     this.acts = acts;
     this.rating = new RatingView();
     this.body = make("div", { class: "text" });
+    this.sources = make("div", { class: "sources-place", hidden: true });
     this.notice = make("div", { class: "notice-place" });
     this.figures = make("dl", { class: "figures", hidden: true });
     this.retry = button("Retry", acts.retry, { class: "quiet", hidden: true });
@@ -18,7 +20,7 @@ export class TurnView {
     this.answer = make(
       "div", { class: "answer" },
       make("div", { class: "says" }, this.name, this.retry),
-      this.body, this.notice, this.figures, this.rating.element,
+      this.body, this.sources, this.notice, this.figures, this.rating.element,
     );
     this.element = make(
       "article", { class: "turn" },
@@ -41,10 +43,19 @@ export class TurnView {
     this.answer.setAttribute("aria-busy", String(answer.isRunning));
     this.retry.hidden = answer.isRunning;
     this.#text(answer);
+    this.#sources(answer);
     this.rating.show(answer.state === "done" ? answer : null);
     this.notice.replaceChildren(...notices(answer));
     this.figures.hidden = answer.isRunning || answer.firstMs === null;
     if (!this.figures.hidden) this.figures.replaceChildren(...figures(answer).map(figure));
+  }
+
+  // Once for an answer, so that a list that was opened stays open.
+  #sources(answer) {
+    this.sources.hidden = !answer.sources.length;
+    if (this.shownSources === answer.sources) return;
+    this.shownSources = answer.sources;
+    this.sources.replaceChildren(...(answer.sources.length ? [sourcesView(answer.sources)] : []));
   }
 
   #text(answer) {

@@ -110,7 +110,8 @@ ROLES: Mapping[str, Role] = {
     ),
     "tuning.viewer": Role("Read access to fine-tuning jobs.", _read("tuning")),
     "inference.editor": Role(
-        "Models, deployments, budgets, files and batches; read access to the resources that they use.",
+        "Models, deployments, budgets, files, batches and vector stores; read access to the resources"
+        " that they use.",
         (*_all("inference"), *_read("compute", "slurm", "quotas"), _NO_OVERRIDE),
     ),
     "inference.gates.overrider": Role(
@@ -119,11 +120,12 @@ ROLES: Mapping[str, Role] = {
     ),
     "inference.viewer": Role("Read access to models, deployments and budgets.", _read("inference")),
     "inference.user": Role(
-        "Calling models that others deploy, with files and batches of its own.",
+        "Calling models that others deploy, with files, batches and vector stores of its own.",
         (
             *("inference.deployments.invoke", "inference.deployments.get", "inference.deployments.list"),
             *("inference.models.get", "inference.models.list"),
-            *("inference.files.*", "inference.batches.*"),
+            *("inference.files.*", "inference.batches.*", "inference.vectorStores.*"),
+            "inference.responses.*",
         ),
     ),
     "storage.editor": Role("Buckets and their objects.", _all("storage")),
