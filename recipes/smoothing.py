@@ -34,7 +34,7 @@ NORMS = {
 
 @dataclass(frozen=True)
 class Factors:
-    """What the rows, and the columns, of a tensor are multiplied by."""
+    """Factors of the rows, and of the columns, of a tensor."""
 
     rows: Any = None
     columns: Any = None

@@ -1,4 +1,4 @@
-"""What is large in a layer's input moves into its weights, and the model computes what it did."""
+"""Smoothing: large inputs of a layer move into its weights, and the model computes the same."""
 
 from __future__ import annotations
 
