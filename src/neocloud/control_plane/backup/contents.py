@@ -28,7 +28,7 @@ NOT_HELD = (
     "volumes, disks, shared file systems and images",
     "objects in buckets, and images in registries: `neo storage backup`",
     "models, and the results of fine-tuning jobs",
-    "files and batches uploaded to the OpenAI-compatible API",
+    "files, batches, vector stores and responses of the OpenAI-compatible API",
     "logs",
 )
 MAX_FILE_BYTES = 16 * 1024**2
