@@ -118,7 +118,7 @@ def valid(arguments: str, tool: Any = WEATHER) -> dict[str, Any]:
 def test_a_named_tool_is_called_with_what_was_asked(client: openai.OpenAI) -> None:
     """Although the template shows no tools: the form is demanded, the words come from the question."""
     answer = client.chat.completions.create(
-        model="smollm2", messages=ASKED, max_tokens=60, temperature=0, tools=[STRICT], tool_choice=NAMED
+        model="smollm2", messages=ASKED, max_tokens=200, temperature=0, tools=[STRICT], tool_choice=NAMED
     )
     [call] = answer.choices[0].message.tool_calls or []
     assert call.type == "function" and call.function.name == "get_weather"
@@ -146,7 +146,7 @@ def test_a_call_is_streamed_in_parts_that_make_the_whole(client: openai.OpenAI) 
     stream = client.chat.completions.create(
         model="smollm2",
         messages=ASKED,
-        max_tokens=60,
+        max_tokens=200,
         temperature=0,
         tools=[STRICT],
         tool_choice=NAMED,
