@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Ask a model questions, and write its answers: the quality test of a model that is added.
 
-OUT/questions.json has a list of texts; OUT/answers.json gets the answers in the same order. Answers are
-greedy and short. It judges nothing: the caller knows what is right.
+OUT/questions.json has a list of texts; OUT/answers.json gets the answers in the same order. They are greedy
+and short. It judges nothing: the caller knows what is right.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ in one is encoded as its characters.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from chat_frames import ChatTemplate, Frame, Shape, take_apart
-from chat_messages import Conversation, is_learnt
+from chat_messages import Conversation, Message, is_learnt, tools_of
 from recipe_errors import RecipeError
+from tool_calls import as_json, name_of
 
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
 CONTEXT, LEARNT, CUT = "context", "learnt", "cut"
@@ -66,12 +68,12 @@ class ChatEncoder:
         self._control = re.compile("|".join(map(re.escape, control)) or "(?!)")
         self._joins_parts: bool | None = None
 
-    def encode(self, messages: Conversation) -> Tokens:
+    def encode(self, messages: list[Message]) -> Tokens:
         """Return token ids, and labels that are IGNORED outside the assistant's messages."""
         ids, labels, _, _ = self._labelled(messages)
         return ids, labels
 
-    def spans(self, messages: Conversation, context: int) -> Iterator[tuple[str, str]]:
+    def spans(self, messages: list[Message], context: int) -> Iterator[tuple[str, str]]:
         """Yield the text that the model reads, in parts: CONTEXT, LEARNT, or CUT behind that many tokens."""
         ids, labels, starts, text = self._labelled(messages)
         kinds = [LEARNT if label != IGNORED else CONTEXT for label in labels[:context]]
@@ -84,17 +86,10 @@ class ChatEncoder:
                     yield text[begin:end], kind
                 begin = end
 
-    def _labelled(self, messages: Conversation) -> tuple[list[int], list[int], list[int], str]:
+    def _labelled(self, messages: list[Message]) -> tuple[list[int], list[int], list[int], str]:
         """Return token ids, labels, where each token begins, and the text."""
         pieces = self._pieces(messages)
-        contents = (piece.text for piece in pieces if piece.is_content)
-        control = next((found[0] for text in contents if (found := self._control.search(text))), "")
-        if control and not self._can_join_parts():
-            raise RecipeError(
-                f"the conversation that begins {messages[0]['content']!r:.60} holds {control!r}, which this"
-                " model's tokenizer reads as a control token; remove it"
-            )
-        ids, starts = self._in_parts(pieces) if control else self._whole(_joined(pieces))
+        ids, starts = self._encoded(messages, pieces)
         spans, labels, current = _learnt_spans(pieces), [], 0
         for token, start in zip(ids, starts, strict=True):
             while current < len(spans) and start >= spans[current][1]:
@@ -105,19 +100,66 @@ class ChatEncoder:
             labels[0] = IGNORED  # nothing precedes it, also when conversations are packed
         return ids, labels, starts, _joined(pieces)
 
-    def prompt(self, messages: Conversation, *, thinking: bool = False) -> str:
+    def _encoded(self, messages: list[Message], pieces: list[Piece]) -> Tokens:
+        """Return the token ids of the pieces, and where each token begins."""
+        self._refuse_control_in_calls(messages)
+        contents = (piece.text for piece in pieces if piece.is_content)
+        control = next((found[0] for text in contents if (found := self._control.search(text))), "")
+        if control and not self._can_join_parts():
+            raise RecipeError(
+                f"the conversation that begins {messages[0]['content']!r:.60} holds {control!r}, which this"
+                " model's tokenizer reads as a control token; remove it"
+            )
+        return self._in_parts(pieces) if control else self._whole(_joined(pieces))
+
+    def _refuse_control_in_calls(self, messages: list[Message]) -> None:
+        """Refuse control tokens in what the template writes itself; those in contents become letters."""
+        calls = (message.get("tool_calls") for message in messages)
+        for given in (tools_of(messages), *calls):
+            if given and (found := self._control.search(as_json(given))):
+                raise RecipeError(
+                    f"the tools or their calls hold {found[0]!r}, which this model's tokenizer reads as a"
+                    " control token; remove it"
+                )
+
+    def prompt(self, messages: list[Message], *, thinking: bool = False) -> str:
         """Return the text that the next assistant message follows; with `thinking`, it reasons first."""
         shapes = tuple(take_apart(message)[0] for message in messages)
-        frame = self._template.frame(shapes, ask=True, thinking=thinking)
+        frame = self._template.frame(shapes, ask=True, thinking=thinking, tools=_tools(messages))
         return _joined(self._around(messages, frame, [False] * len(messages)))
+
+    def answer(self, messages: list[Message]) -> str:
+        """Return the last answer as the model writes it, with calls of tools and without its end."""
+        if not messages[-1].get("tool_calls"):
+            return messages[-1]["content"]
+        shapes = tuple(take_apart(message)[0] for message in messages)
+        frame = self._template.frame(shapes, tools=_tools(messages))
+        is_last = [number == len(messages) for number in range(1, len(messages) + 1)]
+        pieces = self._around(messages, frame, is_last)
+        text = _joined(piece for piece in pieces if piece.is_learnt)
+        return text.removesuffix(self.turn_end()).strip()
+
+    def prompt_ids(self, messages: list[Message]) -> list[int]:
+        """Return the token ids of the text that the next assistant message follows."""
+        shapes = tuple(take_apart(message)[0] for message in messages)
+        frame = self._template.frame(shapes, ask=True, tools=_tools(messages))
+        return self._encoded(messages, list(self._around(messages, frame, [False] * len(messages))))[0]
+
+    def parted(self, prompt: Conversation, answer: Message) -> tuple[list[int], list[int]]:
+        """Return the token ids of a prompt and of its answer, which ends where the model ends its turn."""
+        whole = Conversation([*({**each, "weight": 0} for each in prompt), answer], prompt.tools)
+        ids, labels, _, _ = self._labelled(whole)
+        places = [place for place, label in enumerate(labels) if label != IGNORED]
+        return ids[: places[0]], ids[places[0] : places[-1] + 1]
 
     def turn_end(self) -> str:
         """Return the token that closes an assistant message ("" if the template has none)."""
         return self._leading_added(self._template.frame((Shape("user"), Shape("assistant"))).end).strip()
 
-    def _pieces(self, messages: Conversation) -> list[Piece]:
+    def _pieces(self, messages: list[Message]) -> list[Piece]:
         shapes = tuple(take_apart(message)[0] for message in messages)
-        frame = self._template.frame(shapes, thinking=any(shape.between for shape in shapes))
+        is_thinking = any(shape.between for shape in shapes)
+        frame = self._template.frame(shapes, thinking=is_thinking, tools=_tools(messages))
         places = enumerate(zip(shapes, frame.slots, strict=True))
         cut = [at for at, (shape, slot) in places if shape.between and slot.after_reasoning is None]
         if cut and cut[-1] == len(messages) - 1:
@@ -129,13 +171,15 @@ class ChatEncoder:
         learnt = [at >= first and is_learnt(message) for at, message in enumerate(messages)]
         return list(self._around(messages, frame, learnt))
 
-    def _around(self, messages: Conversation, frame: Frame, learnt: list[bool]) -> Iterator[Piece]:
+    def _around(self, messages: list[Message], frame: Frame, learnt: list[bool]) -> Iterator[Piece]:
         """Yield the messages with the template around them. A learnt answer has its end token."""
         parts = [take_apart(message) for message in messages]
-        follows_learnt = False
-        for at, ((_, reasoning, words), slot) in enumerate(zip(parts, frame.slots, strict=True)):
-            end = self._leading_added(slot.before) if follows_learnt else ""
-            before = slot.before[len(end) :]
+        follows_learnt, calls = False, ""
+        for at, ((shape, reasoning, words), slot) in enumerate(zip(parts, frame.slots, strict=True)):
+            called, before = self._split_calls(calls, slot.before)
+            yield Piece(called, follows_learnt)
+            end = self._leading_added(before) if follows_learnt else ""
+            before = before[len(end) :]
             yield Piece(end, True)
             if slot.after_reasoning is None:
                 yield Piece(before)
@@ -146,10 +190,28 @@ class ChatEncoder:
                 yield Piece(reasoning, learnt[at], True)
                 yield Piece(slot.after_reasoning, learnt[at])
             yield Piece(words, learnt[at], True)
-            follows_learnt = learnt[at]
-        end = self._leading_added(frame.end) if follows_learnt else ""
+            follows_learnt, calls = learnt[at], shape.calls
+        called, rest = self._split_calls(calls, frame.end)
+        yield Piece(called, follows_learnt)
+        end = self._leading_added(rest) if follows_learnt else ""
         yield Piece(end, True)
-        yield Piece(frame.end[len(end) :])
+        yield Piece(rest[len(end) :])
+
+    def _split_calls(self, calls: str, text: str) -> tuple[str, str]:
+        """Split the text behind an answer into its calls, and what begins with the end of the turn."""
+        if not calls:
+            return "", text
+        place = text.find(self.turn_end() or "\0")
+        if place < 0:
+            raise RecipeError(
+                "cannot tell where a call of a tool ends in the chat template; use another model"
+            )
+        if hidden := [name_of(call) for call in json.loads(calls) if name_of(call) not in text[:place]]:
+            raise RecipeError(
+                f"the chat template of this model leaves out the call of {hidden[0]!r}: it cannot be learnt;"
+                " use a model whose template has tools, such as Qwen3's"
+            )
+        return text[:place], text[place:]
 
     def _asked(self, shapes: Iterable[Shape], before: str) -> int:
         """Return how much of the text before an answer's reasoning the model is given: the rest it writes."""
@@ -211,6 +273,12 @@ class ChatEncoder:
             pieces = self._pieces(chat)
             self._joins_parts = self._in_parts(pieces)[0] == self._whole(_joined(pieces))[0]
         return self._joins_parts
+
+
+def _tools(messages: list[Message]) -> str:
+    """Return the tools of a conversation as JSON; "" for none."""
+    tools = tools_of(messages)
+    return as_json(tools) if tools else ""
 
 
 def _joined(pieces: Iterable[Piece]) -> str:

@@ -72,6 +72,23 @@ def _fill(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
     _sync(folder)
 
 
+def publish(made: Path, folder: Path, step: int, state: Mapping[str, Any]) -> Path:
+    """Make a checkpoint of a folder with plain files that another program has written."""
+    target = folder / f"{PREFIX}{step:06d}"
+    entries = {}
+    for path in sorted(made.iterdir()):
+        _sync(path)
+        entries[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    manifest = {"step": step, "state": dict(state), "files": entries}
+    (made / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    _sync(made / MANIFEST)
+    _sync(made)
+    shutil.rmtree(target, ignore_errors=True)
+    made.rename(target)
+    _sync(folder)
+    return target
+
+
 def newest_whole(folder: Path) -> Checkpoint | None:
     """Return the checkpoint to resume from; report damaged ones on stderr and skip them."""
     for path in sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True):
@@ -105,11 +122,17 @@ def damage_in(path: Path) -> str | None:
     return None
 
 
-def keep_newest(folder: Path, limit: int, every: int = 0) -> None:
-    """Remove all but the newest `limit` checkpoints and those at multiples of `every` steps; 0: no others."""
+def keep_newest(folder: Path, limit: int, every: int = 0, best: int = 0) -> None:
+    """Remove all but the newest `limit` checkpoints, that of the step `best`, and those at multiples of
+    `every` steps; 0: no others."""
     for path in sorted(folder.glob(f"{PREFIX}[0-9]*"), reverse=True)[limit:]:
-        if not every or int(path.name.removeprefix(PREFIX)) % every:
+        step = int(path.name.removeprefix(PREFIX))
+        if step != best and (not every or step % every):
             shutil.rmtree(path)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"{PREFIX}{step:06d}"
 
 
 class CheckpointWriter:
@@ -120,10 +143,13 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
 
-    def save(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
-        """Start writing; the data that `files` write must not change any more (pass copies)."""
+    def save(
+        self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile], best: int = 0
+    ) -> None:
+        """Start writing; the data that `files` write must not change any more (pass copies). The checkpoint
+        of the step `best` is kept."""
         self.wait()
-        self._running = self._thread.submit(self._write, step, state, files)
+        self._running = self._thread.submit(self._write, step, state, files, best)
 
     def wait(self) -> None:
         """Return once the last checkpoint is on disk; raise if it could not be written."""
@@ -131,7 +157,7 @@ class CheckpointWriter:
             running, self._running = self._running, None
             running.result()
 
-    def _write(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile]) -> None:
+    def _write(self, step: int, state: Mapping[str, Any], files: Mapping[str, WriteFile], best: int) -> None:
         try:
             path = write_checkpoint(self._folder, step, state, files)
         except OSError as error:
@@ -141,7 +167,7 @@ class CheckpointWriter:
             raise RecipeError(f"{text}. {self._kept()}") from error
         except RecipeError as error:
             raise RecipeError(f"{error}. {self._kept()}") from error
-        keep_newest(self._folder, self._limit, self._every)
+        keep_newest(self._folder, self._limit, self._every, best)
         note(f"checkpoint {path}")
 
     def _kept(self) -> str:

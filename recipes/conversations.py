@@ -2,8 +2,9 @@
 
 Each line is `{"messages": [{"role": "user", "content": "..."}, ...]}`. A conversation may open
 with one `system` message, then `user` and `assistant` take turns, and at least one `assistant`
-message is there to learn from. An `assistant` message with `"weight": 0` is not learnt. This module knows
-nothing of tokens or models, and needs only the standard library.
+message is there to learn from. An `assistant` message with `"weight": 0` is not learnt. Beside the messages,
+`tools` lists the functions that the assistant may call. This module knows nothing of tokens or models, and
+needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from chat_messages import (
-    BadRecordError,
     Conversation,
     NotToLearnError,
     Remarks,
     check_conversation,
     is_empty,
+    tools_of,
 )
-from recipe_errors import RecipeError, note
+from recipe_errors import BadRecordError, RecipeError, note
 from text_files import not_text, parse_json, text_lines
 
+KEYS = ("messages", "tools", "parallel_tool_calls")
 LEFT_OUT = "records are marked as not to be learnt, and left out"
 
 
@@ -50,10 +52,12 @@ class BadRecords:
         if len(self.examples) < 3:
             self.examples.append(str(error))
 
-    def check(self, messages: Any, where: str) -> Conversation | None:
+    def check(
+        self, messages: Any, where: str, tools: Any = None, parallel: Any = None
+    ) -> Conversation | None:
         """Return the conversation; None where it is bad, or marked as not to be learnt."""
         try:
-            return check_conversation(messages, where, self.remarks)
+            return check_conversation(messages, where, self.remarks, tools, parallel)
         except NotToLearnError:
             self.leave_out(where)
         except BadRecordError as error:
@@ -95,23 +99,32 @@ def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
 
 def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conversation]:
     """Return all conversations of a JSONL file; an empty file is an error."""
-    bad = bad or BadRecords()
-    conversations: list[Conversation] = []
+    return list(each_conversation(path, bad or BadRecords()))
+
+
+def each_conversation(path: Path, bad: BadRecords) -> Iterator[Conversation]:
+    """Yield the conversations of a JSONL file; an empty file is an error, at its end."""
+    count = 0
     for number, record in json_lines(path, bad):
         columns = record if isinstance(record, dict) else {}
-        others = [name for name, value in columns.items() if name != "messages" and not is_empty(value)]
+        others = [name for name, value in columns.items() if name not in KEYS and not is_empty(value)]
         where = f"{path}: line {number}"
         if others:
             text = f"{where}: has {others[0]!r:.80} beside 'messages'; convert it with dataset_convert.py"
             bad.add(BadRecordError(text))
-        elif checked := bad.check(columns.get("messages"), f"{where}: 'messages'"):
-            conversations.append(checked)
+        elif checked := bad.check(
+            columns.get("messages"),
+            f"{where}: 'messages'",
+            columns.get("tools"),
+            columns.get("parallel_tool_calls"),
+        ):
+            count += 1
+            yield checked
     if left_out := bad.remarks[LEFT_OUT]:
         note(f"{path}: {left_out} {LEFT_OUT}")
-    if not conversations:
+    if not count:
         found = f"all {bad.count} records are bad" if bad.count else "there is no conversation to learn in it"
         raise RecipeError(f"{path}: {found}; nothing to work on")
-    return conversations
 
 
 @contextmanager
@@ -132,6 +145,13 @@ def write_conversations(path: Path, conversations: Iterable[Conversation]) -> in
     count = 0
     with atomic_text(path) as file:
         for messages in conversations:
-            file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+            file.write(as_line(messages) + "\n")
             count += 1
     return count
+
+
+def as_line(conversation: Conversation) -> str:
+    """Return the line of a conversation in the file, without its end."""
+    tools = tools_of(conversation)
+    record = {"messages": conversation, **({"tools": tools} if tools else {})}
+    return json.dumps(record, ensure_ascii=False)

@@ -26,6 +26,8 @@ GUESSES = {
     ),
     "input": ("input",),
     "system": ("system", "system_prompt"),
+    "tools": ("tools",),
+    "parallel": ("parallel_tool_calls",),
     "conversation": (
         *("conversation_id", "id_conversation", "dialogue_id", "dialog_id", "session_id"),
         *("thread_id", "chat_id"),
@@ -51,7 +53,7 @@ MOST_LISTED, LONGEST_NAME = 20, 64
 NOT_TEXT = frozenset(
     {"tools", "functions", "image", "images", "audio", "audios", "video", "videos", "reasoning_content"}
 )
-"""Columns that a text model cannot learn."""
+"""Columns that a text model cannot learn, or not from rows of one exchange."""
 
 
 @dataclass
@@ -143,8 +145,10 @@ def _chosen(free: list[str], named: dict[str, str | None]) -> dict[str, str | No
     if chosen["messages"] is not None:
         if other := next((name for name in ("conversation", "sequence", "input") if named[name]), ""):
             raise RecipeError(f"--{other}-column: rows hold whole conversations; name --user-column as well")
-        system = named["system"] or _guess("system", free, chosen)
-        return {**dict.fromkeys(GUESSES, None), "messages": chosen["messages"], "system": system}
+        beside = {name: named[name] or _guess(name, free, chosen) for name in ("system", "tools", "parallel")}
+        return {**dict.fromkeys(GUESSES, None), "messages": chosen["messages"], **beside}
+    if other := next((name for name in ("tools", "parallel") if named[name]), ""):
+        raise RecipeError(f"--{other}-column: only rows that hold whole conversations have tools")
     by_name = {column.lower(): column for column in free}
     if not has_exchange and {"prompt", "completion"} <= set(by_name):
         chosen["user"], chosen["assistant"] = by_name["prompt"], by_name["completion"]

@@ -4,7 +4,8 @@
 Rows may hold whole conversations (`messages` or `conversations`), or one exchange each: a user
 column and an assistant column, optionally grouped by a conversation column and ordered by a
 sequence column into many turns. Columns are given by options or guessed from their names; the
-choice, and what is not used, is reported on stderr. It must not tokenise, filter by content, or split.
+choice, and what is not used, is reported on stderr. With `--method` dpo or reinforcement, rows are
+preferences or tasks. It must not tokenise, filter by content, or split.
 """
 
 from __future__ import annotations
@@ -22,9 +23,21 @@ from conversations import BadRecords, write_conversations
 from dataset_columns import add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
 from dataset_overlap import Known, Overlap, read_known
-from dataset_rows import FORMATS, open_table, place_in
+from dataset_rows import FORMATS, Table, open_table, place_in
+from graders import read_grader
+from method_rows import (
+    DPO,
+    METHODS,
+    SUPERVISED,
+    Record,
+    columns_used,
+    known_records,
+    read_rows,
+    write_records,
+)
 from personal_data import PersonalData
 from recipe_errors import RecipeError, exit_code, note
+from tool_calls import texts_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,6 +86,8 @@ class Report:
 def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> Report:
     """Read all conversations, and write them where there is an output."""
     table = open_table(args.input, args.format, skip_bad=bad.skip)
+    if args.method != SUPERVISED:
+        return convert_records(table, args, bad, output)
     columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
     report, personal = Report(), PersonalData()
     overlap = Overlap(read_known(args.training) if args.training else Known())
@@ -82,7 +97,7 @@ def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> R
             report.conversations += 1
             report.answers += sum(map(is_learnt, messages))
             place = place_in(where, args.input)
-            personal.add((message["content"] for message in messages), place)
+            personal.add((text for message in messages for text in texts_of(message)), place)
             overlap.add(messages, place)
             yield messages
         if not report.conversations and (output or not bad.count):
@@ -90,11 +105,7 @@ def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> R
                 f", the first: {bad.examples[0]}" if bad.examples else "; all are marked as not to be learnt"
             )
             raise RecipeError(f"{args.input}: no usable conversation{first}")
-        if args.refuse_personal_data and personal.found:
-            raise RecipeError(
-                f"{args.input}: holds {'; '.join(personal.lines())}; remove it, and train again",
-                "or leave out --refuse-personal-data",
-            )
+        require_no_personal_data(args, personal)
 
     if output is None:
         deque(counted(), maxlen=0)
@@ -102,6 +113,43 @@ def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> R
         write_conversations(output, counted())
     report.remarks = [*columns.remarks(args.ignore_column), *bad.lines(), *personal.lines(), *overlap.lines()]
     return report
+
+
+def convert_records(table: Table, args: argparse.Namespace, bad: BadRecords, output: Path | None) -> Report:
+    """Read all preferences or tasks, and write them where there is an output."""
+    report, personal = Report(), PersonalData()
+    grader = read_grader(args.grader) if args.grader else None
+    overlap = Overlap(known_records(args.training, args.method) if args.training else Known())
+
+    def counted() -> Iterator[Record]:
+        for where, record in read_rows(table, args.method, bad, grader):
+            report.conversations += 1
+            report.answers += args.method == DPO
+            place = place_in(where, args.input)
+            personal.add((text for message in record.messages for text in texts_of(message)), place)
+            overlap.add(record.prompt, place)
+            yield record
+        if not report.conversations and (output or not bad.count):
+            raise RecipeError(f"{args.input}: no usable record, the first: {bad.examples[0]}")
+        require_no_personal_data(args, personal)
+
+    if output is None:
+        deque(counted(), maxlen=0)
+    else:
+        write_records(output, counted())
+    used, unused = columns_used(args.method, table.columns)
+    report.remarks = [f"using columns {', '.join(map(repr, used))}"]
+    report.remarks += [f"columns not used: {', '.join(map(repr, unused))}"] if unused else []
+    report.remarks += [*bad.lines(), *personal.lines(), *overlap.lines()]
+    return report
+
+
+def require_no_personal_data(args: argparse.Namespace, personal: PersonalData) -> None:
+    if args.refuse_personal_data and personal.found:
+        raise RecipeError(
+            f"{args.input}: holds {'; '.join(personal.lines())}; remove it, and train again",
+            "or leave out --refuse-personal-data",
+        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -119,6 +167,13 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=formats, help="default: from the file's ending")
     parser.add_argument("--system-prompt", help="put this system message before every conversation")
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out, count them")
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default=SUPERVISED,
+        help="what is trained on the rows (default supervised)",
+    )
+    parser.add_argument("--grader", type=Path, help="JSON file; its fields must be in each row")
     parser.add_argument(
         "--refuse-personal-data",
         action="store_true",

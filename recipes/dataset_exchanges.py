@@ -24,6 +24,14 @@ _KINDS = {dict: "object", bool: "boolean"}
 _LIST_IN_PYTHON = re.compile(r"\[\s*\{\s*['\"](role|from|type)['\"]\s*:")
 
 
+@dataclass(frozen=True)
+class Tools:
+    """The values of a row for the tools of its conversation, not yet checked."""
+
+    listed: Any = None
+    parallel: Any = None
+
+
 @dataclass
 class Group:
     """The exchanges of one conversation, in the order of the file."""
@@ -42,28 +50,33 @@ def read_conversations(
 ) -> Iterator[tuple[str, Conversation]]:
     """Yield the conversations that can be learnt, with their places; add each unusable one to `bad`."""
     drafts = _grouped if columns["conversation"] is not None else _by_row
-    for where, draft in drafts(table, columns, bad):
-        messages = bad.check(draft, where)
+    for where, draft, tools in drafts(table, columns, bad):
+        messages = bad.check(draft, where, tools.listed, tools.parallel)
         if messages is None:
             continue
         if system_prompt:
             turns = messages[1:] if messages[0]["role"] == "system" else messages
-            messages = [{"role": "system", "content": system_prompt}, *turns]
+            messages = Conversation([{"role": "system", "content": system_prompt}, *turns], messages.tools)
         yield where, messages
 
 
-def _by_row(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[str, Any]]:
+def _by_row(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[str, Any, Tools]]:
     for where, row in table.rows(bad):
         try:
             columns.check_unused(row, where)
             messages = _messages(row, columns, where)
             place = f"{where}: column {columns['messages']!r}" if columns["messages"] else where
-            yield place, _with_system(messages, _system(row, columns, where), where)
+            yield place, _with_system(messages, _system(row, columns, where), where), _tools(row, columns)
         except BadRecordError as error:
             bad.add(error)
 
 
-def _grouped(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[str, Any]]:
+def _tools(row: dict[str, Any], columns: Columns) -> Tools:
+    found = [row.get(column) if (column := columns[purpose]) else None for purpose in ("tools", "parallel")]
+    return Tools(*(None if is_empty(each) and each is not False else each for each in found))
+
+
+def _grouped(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[str, Any, Tools]]:
     """Collect the exchanges of each conversation, in order of the sequence column."""
     groups: dict[str, Group] = {}
     for where, row in table.rows(bad):
@@ -84,7 +97,7 @@ def _grouped(table: Table, columns: Columns, bad: BadRecords) -> Iterator[tuple[
         try:
             if group.is_bad:
                 raise BadRecordError(f"conversation {name!r:.80}: one of its rows cannot be used")
-            yield _joined(group, columns)
+            yield *_joined(group, columns), Tools()
         except BadRecordError as error:
             bad.add(error)
 

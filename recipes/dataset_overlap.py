@@ -16,6 +16,7 @@ from conversations import BadRecords
 from dataset_columns import GUESSES, choose_columns
 from dataset_exchanges import read_conversations
 from dataset_rows import open_table
+from tool_calls import texts_of
 
 MOST_PLACES = 5
 
@@ -85,7 +86,11 @@ def read_known(path: Path) -> Known:
 
 def _numbers(messages: Conversation) -> tuple[int, int]:
     """Return a number for the conversation, and one for what the user says in it."""
-    said = [(message["role"], " ".join(message["content"].casefold().split())) for message in messages]
+    said = [
+        (message["role"], " ".join(text.casefold().split()))
+        for message in messages
+        for text in texts_of(message)
+    ]
     return _number(said), _number(each for each in said if each[0] == "user")
 
 

@@ -13,19 +13,23 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chat_messages import BadRecordError
-from conversations import BadRecords
+from chat_messages import BadRecordError, Conversation
+from conversations import BadRecords, as_line
 from dataset_columns import Columns, add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
 from dataset_overlap import Known, Overlap
 from dataset_rows import FORMATS, Table, open_table, place_in
+from graders import read_grader
+from method_rows import METHODS, SUPERVISED, columns_used, read_rows
 from personal_data import PersonalData
 from reading_progress import Progress
 from recipe_errors import RecipeError, exit_code
+from tool_calls import texts_of
 
 MOST_GROUPS, MOST_PLACES = 50, 5
 ONE_CONVERSATION = (
@@ -94,6 +98,8 @@ class DataReport:
     """Conversations that are in the file already."""
     columns: list[dict[str, str]] = field(default_factory=list)
     roles: dict[str, int] = field(default_factory=dict)
+    conversations_with_tools: int = 0
+    tool_calls: int = 0
     notes: list[str] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
     personal_data: dict[str, Any] = field(default_factory=dict)
@@ -108,19 +114,21 @@ def read(path: Path, args: argparse.Namespace, use: Known | Overlap) -> DataRepo
     try:
         table = open_table(path, args.format, skip_bad=True)
         report.format, report.rows = args.format or FORMATS[path.suffix.lower()], table.count
-        columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
+        source = _source(table, args, bad)
         progress = Progress(path.name, table.count)
-        for where, messages in read_conversations(table, columns, None, bad):
+        for where, messages, line in source.rows:
             place = place_in(where, path)
-            size = len(json.dumps({"messages": messages}, ensure_ascii=False).encode())
+            size = len(line.encode())
             report.bytes, report.longest_bytes = report.bytes + size + 1, max(report.longest_bytes, size)
             roles.update(message["role"] for message in messages)
-            personal.add((message["content"] for message in messages), place)
+            personal.add((text for message in messages for text in texts_of(message)), place)
+            report.conversations_with_tools += bool(messages.tools)
+            report.tool_calls += sum(len(message.get("tool_calls", ())) for message in messages)
             use.add(messages, place)
             report.conversations += 1
             progress.tell(report.conversations)
-        report.columns = _columns(table, columns, args.ignore_column)
-        report.notes = [*columns.remarks(args.ignore_column)[1:], *_remarks(bad)]
+        report.columns, remarks = source.columns()
+        report.notes = [*remarks, *_remarks(bad)]
         if not report.conversations and not bad.count:
             raise RecipeError(f"{path}: there is no conversation to learn in it")
     except (RecipeError, OSError) as error:
@@ -129,6 +137,37 @@ def read(path: Path, args: argparse.Namespace, use: Known | Overlap) -> DataRepo
     report.groups = [asdict(group) for group in bad.groups.values()]
     report.personal_data = {kind: asdict(found) for kind, found in personal.found.items()}
     return report
+
+
+@dataclass
+class Source:
+    """The records of a file, each with place, conversation and line; and what its columns are for."""
+
+    rows: Iterator[tuple[str, Conversation, str]]
+    columns: Callable[[], tuple[list[dict[str, str]], list[str]]]
+
+
+def _source(table: Table, args: argparse.Namespace, bad: BadRecords) -> Source:
+    if args.method != SUPERVISED:
+        return _records(table, args, bad)
+    columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
+    found = read_conversations(table, columns, None, bad)
+    return Source(
+        ((where, messages, as_line(messages)) for where, messages in found),
+        lambda: (_columns(table, columns, args.ignore_column), columns.remarks(args.ignore_column)[1:]),
+    )
+
+
+def _records(table: Table, args: argparse.Namespace, bad: BadRecords) -> Source:
+    """Return preferences or tasks. The conversation of a preference has the preferred answer."""
+    grader = read_grader(args.grader) if args.grader else None
+    used, unused = columns_used(args.method, table.columns)
+    uses = {**dict.fromkeys(used, args.method), **dict.fromkeys(unused, "not used")}
+    listed = [{"name": name[:200], "use": uses[name]} for name in table.columns[:200]]
+    found = read_rows(table, args.method, bad, grader)
+    return Source(
+        ((where, record.conversation, record.as_line()) for where, record in found), lambda: (listed, [])
+    )
 
 
 def _columns(table: Table, columns: Columns, ignored: list[str]) -> list[dict[str, str]]:
@@ -176,6 +215,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("input", type=Path, help="Parquet, CSV, JSON or JSONL")
     parser.add_argument("--validation", type=Path, help="file to evaluate on, compared with the first one")
     parser.add_argument("--format", choices=list(dict.fromkeys(FORMATS.values())), help="of the first file")
+    parser.add_argument("--method", choices=METHODS, default=SUPERVISED, help="what is trained on the rows")
+    parser.add_argument("--grader", type=Path, help="JSON file; its fields must be in each row")
     add_column_options(parser)
     return parser
 

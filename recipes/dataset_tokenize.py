@@ -9,18 +9,23 @@ counted. With `--pack` many conversations share a row, which leaves hardly any p
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, overload
 
 from chat_messages import Conversation
-from conversations import BadRecords, read_conversations
+from conversations import BadRecords, each_conversation
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 
 with needed_packages():
@@ -28,6 +33,12 @@ with needed_packages():
 
     from chat_tokens import IGNORED, ChatEncoder, load_tokenizer
     from tokenized_data import Example, pack, plain_row, write_rows
+
+CHUNK = 64
+"""Conversations that a process gets at a time."""
+CHUNKS_AHEAD = 4
+"""Chunks of each process that are under way or wait to be written."""
+TOKEN_BYTES = 4
 
 
 @dataclass
@@ -40,9 +51,45 @@ class Counts:
     without_labels: int = 0
 
 
-def fit(examples: Iterable[Example], context: int, too_long: str, counts: Counts) -> list[Example]:
+class SpooledExamples(Sequence["Example"]):
+    """Token ids and labels in an unnamed file: only their places are in memory."""
+
+    def __init__(self, file: IO[bytes], examples: Iterable[Example]) -> None:
+        self._file = file
+        self._ends = array("Q", [0])
+        for ids, labels in examples:
+            for part in (ids, labels):
+                file.write(numpy.asarray(part, numpy.int32).tobytes())
+            self._ends.append(self._ends[-1] + len(ids))
+
+    @property
+    def tokens(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return array("Q", (end - start for start, end in itertools.pairwise(self._ends)))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        if index >= len(self):
+            raise IndexError(index)
+        start, end = self._ends[index : index + 2]
+        self._file.seek(2 * start * TOKEN_BYTES)
+        both = numpy.frombuffer(self._file.read(2 * (end - start) * TOKEN_BYTES), numpy.int32)
+        return both[: end - start], both[end - start :]
+
+
+def fit(examples: Iterable[Example], context: int, too_long: str, counts: Counts) -> Iterator[Example]:
     """Cut or drop conversations longer than the context; leave out those without a label left."""
-    fitting: list[Example] = []
     for ids, labels in examples:
         if len(ids) > context and too_long == "drop":
             counts.dropped += 1
@@ -54,28 +101,43 @@ def fit(examples: Iterable[Example], context: int, too_long: str, counts: Counts
             counts.without_labels += 1
             continue
         counts.kept += 1
-        fitting.append((ids, labels))
-    return fitting
+        yield ids, labels
 
 
-def encode_all(encoder: ChatEncoder, conversations: list[Conversation], workers: int) -> list[Example]:
-    """Encode in parallel; forked workers inherit the tokenizer, so it is loaded only once.
+def encode_all(
+    encoder: ChatEncoder, conversations: Iterable[Conversation], workers: int
+) -> Iterator[Example]:
+    """Encode in parallel, in order; forked workers inherit the tokenizer, so it is loaded only once.
 
     Raises RecipeError when a worker died, as where memory is short. (`multiprocessing.Pool` would wait for it
     for ever.)
     """
-    if workers == 1 or len(conversations) < 2 * workers:
-        return [_encode(encoder, messages) for messages in conversations]
+    source = iter(conversations)
+    first = list(itertools.islice(source, 2 * workers))
+    if workers == 1 or len(first) < 2 * workers:
+        yield from (_encode(encoder, messages) for messages in itertools.chain(first, source))
+        return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per CPU is parallel enough
-    chunk = max(1, min(256, len(conversations) // workers))
     forked = multiprocessing.get_context("fork")
+    chunks = _chunks(itertools.chain(first, source))
     with ProcessPoolExecutor(workers, forked, _inherit, (encoder,)) as pool:
+        under_way: deque[Future[list[Example]]] = deque()
         try:
-            return list(pool.map(_encode_inherited, conversations, chunksize=chunk))
+            for chunk in chunks:
+                under_way.append(pool.submit(_encode_inherited, chunk))
+                if len(under_way) >= CHUNKS_AHEAD * workers:
+                    yield from under_way.popleft().result()
+            while under_way:
+                yield from under_way.popleft().result()
         except BrokenProcessPool:
             raise RecipeError(
                 f"one of {workers} processes died, perhaps for want of memory", "run again with --workers 1"
             ) from None
+
+
+def _chunks(conversations: Iterator[Conversation]) -> Iterator[list[Conversation]]:
+    while chunk := list(itertools.islice(conversations, CHUNK)):
+        yield chunk
 
 
 _inherited: list[ChatEncoder] = []
@@ -85,8 +147,8 @@ def _inherit(encoder: ChatEncoder) -> None:
     _inherited.append(encoder)
 
 
-def _encode_inherited(messages: Conversation) -> Example:
-    return _encode(_inherited[0], messages)
+def _encode_inherited(chunk: list[Conversation]) -> list[Example]:
+    return [_encode(_inherited[0], messages) for messages in chunk]
 
 
 def _encode(encoder: ChatEncoder, messages: Conversation) -> Example:
@@ -100,34 +162,34 @@ def run(args: argparse.Namespace) -> int:
         raise RecipeError(f"--context {args.context}: too short; 512 to 8192 are usual")
     started = time.monotonic()
     bad = BadRecords(skip=args.skip_bad)
-    conversations = read_conversations(args.input, bad)
     tokenizer = load_tokenizer(args.model)
     workers = args.workers or len(os.sched_getaffinity(0))
     counts = Counts()
-    examples = encode_all(ChatEncoder(tokenizer), conversations, workers)
-    examples = fit(examples, args.context, args.too_long, counts)
-    if not examples:
-        raise RecipeError(
-            f"{args.input}: no conversation fits {args.context} tokens with an assistant message in it",
-            "raise --context or pass --too-long truncate",
-        )
-    rows = pack(examples, args.context) if args.pack else map(plain_row, examples)
-    tokens = sum(len(ids) for ids, _ in examples)
-    facts = {
-        "model": args.model,
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "context": args.context,
-        "packed": args.pack,
-        "conversations": counts.kept,
-        "truncated": counts.truncated,
-        "dropped": counts.dropped,
-        "without_labels": counts.without_labels,
-        "tokens": tokens,
-    }
     output = args.output or args.input.with_suffix(".arrow")
-    count = write_rows(output, rows, facts)
-    report(output, args, counts, count, tokens, time.monotonic() - started, bad)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=output.parent, prefix=".tokenize-") as file:
+        encoded = encode_all(ChatEncoder(tokenizer), each_conversation(args.input, bad), workers)
+        examples = SpooledExamples(file, fit(encoded, args.context, args.too_long, counts))
+        if not len(examples):
+            raise RecipeError(
+                f"{args.input}: no conversation fits {args.context} tokens with an assistant message in it",
+                "raise --context or pass --too-long truncate",
+            )
+        facts = {
+            "model": args.model,
+            "vocab_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+            "context": args.context,
+            "packed": args.pack,
+            "conversations": counts.kept,
+            "truncated": counts.truncated,
+            "dropped": counts.dropped,
+            "without_labels": counts.without_labels,
+            "tokens": examples.tokens,
+        }
+        rows = pack(examples, args.context, examples.lengths) if args.pack else map(plain_row, examples)
+        count = write_rows(output, rows, facts)
+    report(output, args, counts, count, examples.tokens, time.monotonic() - started, bad)
     return 0
 
 

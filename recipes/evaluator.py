@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare a base model with its fine-tuned adapter on test conversations.
+"""Compare a base model with its fine-tuned adapter, or with a whole model, on test conversations.
 
 Prints one JSON report to stdout, logs to stderr, so that `evaluator.py ... | jq .comparison`
 works. The keys `base_model`, `finetuned_model` and `comparison` are those of the published
@@ -22,6 +22,7 @@ from typing import Any
 
 from chat_messages import Conversation, is_learnt
 from conversations import BadRecords, read_conversations
+from method_rows import DPO, SUPERVISED, read_records
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
 from right_answers import learnt_answers
@@ -60,8 +61,8 @@ class Question:
 def question(messages: Conversation, turn: int, encoder: ChatEncoder) -> Question:
     """Return the `turn`-th assistant message of a conversation as a question."""
     at = [index for index, one in enumerate(messages) if is_learnt(one)][turn]
-    answer = messages[at]["content"]
-    prompt = encoder.prompt(messages[:at], thinking=REASONING_END in answer)
+    answer = encoder.answer(messages.first(at + 1))
+    prompt = encoder.prompt(messages.first(at), thinking=REASONING_END in answer)
     return Question(messages[at - 1]["content"], prompt, answer, is_alone=at == 1)
 
 
@@ -83,6 +84,7 @@ class Evaluation:
 
     def __init__(self, args: argparse.Namespace, conversations: list[Conversation]) -> None:
         self.args = args
+        self.speed_tokens = args.speed_tokens or (64 if torch.cuda.is_available() else 16)
         self.encoder = ChatEncoder(load_tokenizer(args.model))
         self.examples = self._examples(conversations)
         self.questions = choose_questions(conversations, args.samples, args.seed, self.encoder)
@@ -115,7 +117,7 @@ class Evaluation:
                 model,
                 self.encoder,
                 [one.prompt for one in self.questions[: self.args.batch]],
-                self.args.speed_tokens,
+                self.speed_tokens,
             ),
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
@@ -156,9 +158,7 @@ class Evaluation:
         """Return the speeds of one answer and of 16 at a time, and their share of a linear growth."""
         prompts = itertools.cycle([one.prompt for one in self.questions])
         few, many = (
-            tokens_per_second(
-                model, self.encoder, [next(prompts) for _ in range(count)], self.args.speed_tokens
-            )
+            tokens_per_second(model, self.encoder, [next(prompts) for _ in range(count)], self.speed_tokens)
             for count in (1, 16)
         )
         return {"one_request": few, "16_requests": many, "percent_of_linear": many / (few * 16) * 100}
@@ -176,10 +176,10 @@ class Evaluation:
             "generated_messages": len(self.questions),
             "batch": self.args.batch,
             "max_new_tokens": self.args.max_new_tokens,
-            "speed_tokens": self.args.speed_tokens,
+            "speed_tokens": self.speed_tokens,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "model": self.args.model,
-            "adapter": str(self.args.adapter),
+            "adapter": str(self.args.finetuned or self.args.adapter),
             "data": str(self.args.data),
         }
         if self.args.accuracy:
@@ -190,14 +190,21 @@ class Evaluation:
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-    conversations = read_conversations(args.data, BadRecords(skip=args.skip_bad))
+    if args.method == DPO:
+        conversations = [each.conversation for each in read_records(args.data, DPO)]
+    else:
+        conversations = read_conversations(args.data, BadRecords(skip=args.skip_bad))
     if args.limit:
         shuffled = random.Random(args.seed).sample(conversations, len(conversations))
         conversations = shuffled[: args.limit]
     evaluation = Evaluation(args, conversations)
     model = load_base(args.model, precision(args.precision))
     base, base_added, base_samples = evaluation.measure(model, "base model")
-    model = with_adapter(model, args.adapter)
+    if args.finetuned:
+        del model
+        model = load_base(args.finetuned, precision(args.precision))
+    else:
+        model = with_adapter(model, args.adapter)
     finetuned, finetuned_added, samples = evaluation.measure(model, "fine-tuned model")
     both = (base, finetuned)
     speed = (base_added["tokens_per_second"], finetuned_added["tokens_per_second"])
@@ -221,7 +228,8 @@ def run(args: argparse.Namespace) -> int:
     if args.table:
         print(table(args.table))
         return 0
-    missing = [name for name in ("model", "adapter", "data") if getattr(args, name) is None]
+    tuned = "finetuned" if args.finetuned else "adapter"
+    missing = [name for name in ("model", tuned, "data") if getattr(args, name) is None]
     if missing:
         raise RecipeError(f"needs --{' --'.join(missing)}, see --help")
     print(json.dumps(evaluate(args), indent=2, ensure_ascii=False))
@@ -239,7 +247,11 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="base model: local folder or hub id")
     parser.add_argument("--adapter", type=Path, help="folder that finetune.py wrote")
+    parser.add_argument("--finetuned", help="in its place, a whole model: a folder that finetune.py wrote")
     parser.add_argument("--data", type=Path, help="test conversations (JSONL)")
+    parser.add_argument(
+        "--method", choices=(SUPERVISED, DPO), default=SUPERVISED, help="the form of the data"
+    )
     parser.add_argument("--table", type=Path, metavar="REPORT", help="only show a report as a table")
     parser.add_argument("--accuracy", action="store_true", help="measure the share of exactly right answers")
     parser.add_argument("--scaling", action="store_true", help="compare the speed of 1 and of 16 answers")
@@ -249,7 +261,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=int, default=128, help="tokens per answer (default 128)")
     parser.add_argument("--max-label-tokens", type=int, default=24, help="with --accuracy (default 24)")
     parser.add_argument(
-        "--speed-tokens", type=int, default=64, help="tokens per answer when speed is measured (default 64)"
+        "--speed-tokens",
+        type=int,
+        help="tokens per answer when speed is measured (default 64 on a GPU, 16 without one)",
     )
     parser.add_argument("--batch", type=int, default=16, help="answers at a time (default 16)")
     parser.add_argument("--context", type=int, default=1024, help="longest conversation (default 1024)")

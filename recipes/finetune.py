@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fine-tune a language model with LoRA on tokenised conversations.
+"""Fine-tune a language model, by LoRA or all its weights, on tokenised conversations.
 
 Runs alone (`python3 finetune.py ...`) or as many processes (`torchrun finetune.py ...`), on CPUs
 or GPUs. It writes checkpoints, resumes from the newest complete one when started again with the
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint import Checkpoint, CheckpointWriter, newest_whole, set_aside
+from checkpoint import Checkpoint, CheckpointWriter, newest_whole, path_of, set_aside
 from recipe_errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -46,14 +46,15 @@ with needed_packages():
 
     import training_state
     from chat_tokens import load_tokenizer
-    from lora_model import load_base, with_lora
+    from lora_model import load_base, to_train
     from precision import name_of, precision
     from step_times import StepTimes
+    from stored_model import save_whole
     from tokenized_data import TokenizedData
     from training_progress import Progress
     from training_schedule import learning_rate_factor, total_steps
     from training_step import TrainingStep
-    from training_validation import Validation
+    from training_validation import EarlyStop, Validation
     from workers import Workers
 
 
@@ -94,12 +95,14 @@ class Run:
     metrics: MetricsFile
     times: StepTimes
     validation: Validation | None
+    early: EarlyStop
     stop: StopRequest
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that must not change between a checkpoint and its resumption."""
         names = ("model", "seed", "lora_r", "lora_alpha", "target_modules", "modules_to_save")
         chosen = {name: getattr(self.arguments, name) for name in names}
+        chosen |= {} if self.arguments.lora else {"lora": False}  # checkpoints of earlier releases have none
         data = self.step.data
         return {**chosen, "rows": len(data), "tokens": data.facts["tokens"]}
 
@@ -129,13 +132,16 @@ def prepare(
     data = TokenizedData.open(Path(arguments.data))
     dtype = choose_precision(arguments, workers, found)
     torch.manual_seed(arguments.seed)
-    base = load_base(arguments.model, dtype, arguments.load_in_4bit)
+    if arguments.load_in_4bit and not arguments.lora:
+        raise RecipeError("weights of 4 bits cannot be trained; set load_in_4bit to false, or lora to true")
+    # All weights are trained in float32: small updates are lost in 16 bits.
+    base = load_base(arguments.model, dtype if arguments.lora else None, arguments.load_in_4bit)
     if data.facts["vocab_size"] > base.get_input_embeddings().num_embeddings:
         raise RecipeError(
             f"{arguments.data} was tokenised for {data.facts['model']}, whose vocabulary is larger"
             f" than that of {arguments.model}; run dataset_tokenize.py with this model"
         )
-    step = TrainingStep(arguments, workers, data, with_lora(base, arguments), dtype)
+    step = TrainingStep(arguments, workers, data, to_train(base, arguments), dtype)
     total = total_steps(len(data), arguments.num_train_epochs, arguments.max_steps, step.samples)
     writer = CheckpointWriter(
         Path(arguments.output_dir), arguments.save_total_limit, arguments.save_keep_every
@@ -150,7 +156,8 @@ def prepare(
             f" computed in {kind}"
         )
     times = StepTimes.of(workers.rank)
-    return Run(arguments, workers, step, Progress(total), writer, metrics, times, validation, stop)
+    early = EarlyStop(arguments.early_stopping_patience)
+    return Run(arguments, workers, step, Progress(total), writer, metrics, times, validation, early, stop)
 
 
 def resume(run: Run, found: Checkpoint | None) -> None:
@@ -161,6 +168,7 @@ def resume(run: Run, found: Checkpoint | None) -> None:
         return
     training_state.check_same_run(run.identity(), found)
     training_state.load(found.path, run.step)
+    run.early.resume(found.state.get("early", {}))
     run.progress.resume(found.step, found.state["position"], found.state.get("tokens", 0))
     if found.state["asked"] == run.asked():
         run.progress.total = found.state["total"]  # even if there are more or fewer processes now
@@ -169,10 +177,11 @@ def resume(run: Run, found: Checkpoint | None) -> None:
 
 
 def train(run: Run) -> bool:
-    """Run to the last step and return True, or until a stop is requested and return False."""
+    """Run to the last step, or until the validation loss no longer falls, and return True; or until a stop is
+    requested and return False."""
     arguments, progress = run.arguments, run.progress
     progress.start()
-    while progress.step < progress.total:
+    while progress.step < progress.total and not is_over(run):
         rate = arguments.learning_rate * learning_rate_factor(
             progress.step, progress.total, arguments.lr_scheduler_type, arguments.warmup_ratio
         )
@@ -194,7 +203,14 @@ def train(run: Run) -> bool:
     save(run)
     run.writer.wait()
     run.workers.wait_for_all()  # one that leaves early gets the others killed while they write
-    return progress.step == progress.total
+    return progress.step == progress.total or is_over(run)
+
+
+def is_over(run: Run) -> bool:
+    """Return whether the validation loss no longer falls; the same in every process."""
+    if not run.arguments.early_stopping_patience:
+        return False
+    return bool(run.workers.from_first(run.early.is_over))
 
 
 def save(run: Run) -> None:
@@ -205,6 +221,7 @@ def save(run: Run) -> None:
     if run.validation is not None:
         loss = run.validation.loss(run.step)
         run.metrics.add({"step": progress.step, "total_steps": progress.total, "valid_loss": loss})
+        run.early.add(progress.step, loss)
     started = time.monotonic()
     state = {
         "position": progress.position,
@@ -213,8 +230,10 @@ def save(run: Run) -> None:
         "asked": run.asked(),
         "identity": run.identity(),
         "precision": name_of(run.step.dtype),
+        "early": run.early.state(),
     }
-    run.writer.save(progress.step, state, training_state.snapshot(run.step))
+    best = run.early.best_step if run.early.patience else 0
+    run.writer.save(progress.step, state, training_state.snapshot(run.step), best)
     progress.saved(time.monotonic() - started)
 
 
@@ -239,14 +258,32 @@ def report_not_finite(run: Run, step: int) -> None:
     )
 
 
+def take_best(run: Run) -> None:
+    """Load the weights with the lowest validation loss, where the run may end early."""
+    best = path_of(Path(run.arguments.output_dir), run.early.best_step)
+    if not run.early.patience or run.early.best_step == run.progress.step or not best.is_dir():
+        return
+    if run.early.is_over:
+        note(
+            f"stopped early at step {run.progress.step}: the validation loss was not lower at"
+            f" {run.early.worse} checkpoints"
+        )
+    training_state.load(best, run.step)
+    note(f"the result is that of step {run.early.best_step}, with the lowest validation loss")
+
+
 def export(run: Run) -> Path:
-    """Write the finished adapter with its tokenizer and a description of the run."""
+    """Write the finished adapter, or the whole model, with its tokenizer and a description of the run."""
     output = Path(run.arguments.output_dir)
-    target, partial = output / "adapter", output / ".adapter.partial"
+    target = output / ("adapter" if run.arguments.lora else "model")
+    partial = output / f".{target.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, write in training_state.adapter_files(run.step.model).items():
-        write(partial / name)
+    if run.arguments.lora:
+        for name, write in training_state.adapter_files(run.step.model).items():
+            write(partial / name)
+    else:
+        save_whole(run.step.model, run.arguments.model, partial)
     load_tokenizer(run.arguments.model).save_pretrained(partial)
     summary = {**run.progress.summary(), "processes": run.workers.world_size}
     summary["precision"] = name_of(run.step.dtype)
@@ -283,7 +320,9 @@ def carry_out(run: Run, found: Checkpoint | None) -> int:
         run.workers.wait_for_all()  # torchrun ends the others as soon as one has failed
         return EXIT_FAILED
     if finished and is_first:
-        note(f"{export(run)}: adapter written after step {run.progress.step}")
+        take_best(run)
+        place = export(run)
+        note(f"{place}: {place.name} written after step {run.progress.step}")
     elif is_first:
         note(f"stopped at step {run.progress.step}; run the same command again to continue")
     return EXIT_OK if finished else EXIT_STOPPED
@@ -302,7 +341,7 @@ def run_script(args: argparse.Namespace) -> int:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Fine-tune a language model with LoRA on tokenised conversations.",
+        description="Fine-tune a language model on tokenised conversations.",
         epilog="examples:\n"
         "  python3 finetune.py --config config.json --model Qwen/Qwen3-8B \\\n"
         "      --data chats_train.arrow --output-dir run1\n"

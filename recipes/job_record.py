@@ -21,7 +21,8 @@ PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "bitsa
 READ_BYTES = 1 << 20
 CODE = Path(__file__).parent
 CODE_ENDINGS = (".py", ".sh", ".sbatch")
-ADAPTER = "adapter_model.safetensors"
+ADAPTER, WHOLE = "adapter", "model"
+WEIGHTS = {ADAPTER: "adapter_model.safetensors", WHOLE: "model.safetensors"}
 _PARTS = {"source": "training_file", "validation_source": "validation_file", "training": "chats_train",
           "held_out": "chats_test"}  # fmt: skip
 
@@ -37,11 +38,16 @@ def describe(
         "base": _known(settings, name="model_name", sha256="model_digest", license="model_license"),
         "data": _data(folder, settings),
         "seed": settings["seed"],
-        "settings": {**settings["arguments"], **_known(settings, "context", "packing", "merge")},
+        "settings": {**settings["arguments"], **_known(settings, "method", "context", "packing", "merge")},
         "machine": _machine(folder, settings, report),
         "checkpoints": _checkpoints(folder, metrics),
-        "adapter_sha256": sha256(folder / "finetune" / "adapter" / ADAPTER),
+        "adapter_sha256": sha256(folder / "finetune" / trained(settings) / WEIGHTS[trained(settings)]),
     }
+
+
+def trained(settings: Mapping[str, Any]) -> str:
+    """Return the folder, in `finetune`, of what the training writes at its end."""
+    return ADAPTER if settings.get("lora", True) else WHOLE
 
 
 def code_digest() -> str:
@@ -114,7 +120,7 @@ def _rows(path: Path) -> int:
 
 def _machine(folder: Path, settings: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     summary = json.loads(
-        (folder / "finetune" / "adapter" / "training_summary.json").read_text(encoding="utf-8")
+        (folder / "finetune" / trained(settings) / "training_summary.json").read_text(encoding="utf-8")
     )
     return {
         "nodes": os.environ.get("SLURM_JOB_NODELIST") or platform.node(),

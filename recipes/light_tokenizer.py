@@ -56,12 +56,12 @@ class LightTokenizer:
         return self._tokenizer.token_to_id(token)
 
     def apply_chat_template(
-        self, messages: list[dict[str, str]], *, add_generation_prompt: bool = False, **more: object
+        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = False, **more: object
     ) -> str:
         """Return the text of a conversation. Raises jinja2.TemplateError."""
         template = _environment().from_string(self.chat_template)
-        given = {**self._names, **more, "add_generation_prompt": add_generation_prompt}
-        return template.render(messages=messages, tools=None, documents=None, **given)
+        given = {"tools": None, **self._names, **more, "add_generation_prompt": add_generation_prompt}
+        return template.render(messages=messages, documents=None, **given)
 
     def _add_special(self, settings: Mapping[str, Any]) -> None:
         """Read tokens as special that only the settings call so."""

@@ -1,4 +1,4 @@
-"""Load a base model, put LoRA on it, or put a finished adapter on it.
+"""Load a base model, prepare what is trained of it, or put a finished adapter on it.
 
 The only file that knows `transformers` model classes, `peft` and quantisation.
 """
@@ -52,6 +52,16 @@ def _four_bit(dtype: torch.dtype | None) -> BitsAndBytesConfig:
     )
 
 
+def to_train(model: Any, arguments: TrainingArguments) -> Any:
+    """Return the model with what is trained of it in float32: new LoRA matrices, or all weights."""
+    if arguments.lora:
+        return with_lora(model, arguments)
+    separate_attention.use_separate_attention(model)
+    if arguments.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.float()
+
+
 def with_lora(model: Any, arguments: TrainingArguments) -> Any:
     """Return the model with its weights frozen and new LoRA matrices to train."""
     separate_attention.use_separate_attention(model)
@@ -62,16 +72,8 @@ def with_lora(model: Any, arguments: TrainingArguments) -> Any:
     elif arguments.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
-    config = peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        r=arguments.lora_r,
-        lora_alpha=arguments.lora_alpha,
-        lora_dropout=arguments.lora_dropout,
-        target_modules=arguments.target_modules,
-        modules_to_save=arguments.modules_to_save or None,
-    )
     try:
-        model = peft.get_peft_model(model, config)
+        model = peft.get_peft_model(model, adapter_config(arguments))
     except ValueError as error:
         first_line = str(error).splitlines()[0]
         raise RecipeError(f"target_modules or modules_to_save: {first_line}") from error
@@ -80,6 +82,17 @@ def with_lora(model: Any, arguments: TrainingArguments) -> Any:
             weight.data = weight.data.float()
     lora_layers.simplify(model)
     return model
+
+
+def adapter_config(arguments: TrainingArguments) -> peft.LoraConfig:
+    return peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=arguments.lora_r,
+        lora_alpha=arguments.lora_alpha,
+        lora_dropout=arguments.lora_dropout,
+        target_modules=arguments.target_modules,
+        modules_to_save=arguments.modules_to_save or None,
+    )
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 
 from conversations import BadRecords, numbered_lines, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
+from tool_calls import texts_of
 
 with needed_packages():
     import torch
@@ -33,10 +34,25 @@ SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
 """A model of so few weights writes nonsense at a higher temperature."""
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
-# The turn format of the Qwen models, without tools and without reasoning.
+# The turn format of the Qwen models, with tools and without reasoning.
 CHAT_TEMPLATE = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}"
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n\n' }}{% endif %}"
+    '{{ \'# Tools\n\nCall functions as {"name": ..., "arguments": {...}} within <tool_call></tool_call>.'
+    " The functions:\n<tools>' }}"
+    "{% for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}{{ '\n</tools><|im_end|>\n' }}{% endif %}"
     "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% if message['role'] == 'tool' %}"
+    "{{ '<|im_start|>user\n<tool_response>\n' + message['content'] + '\n</tool_response><|im_end|>\n' }}"
+    "{% elif not (tools and loop.first and message['role'] == 'system') %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{% if message['content'] or not loop.first %}{{ '\n' }}{% endif %}"
+    "{{ '<tool_call>\n' + ({'name': call['function']['name'], 'arguments': call['function']['arguments']}"
+    " | tojson) + '\n</tool_call>' }}"
+    "{% endfor %}"
+    "{{ '<|im_end|>\n' }}"
+    "{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
@@ -48,7 +64,8 @@ def read_texts(paths: list[Path]) -> list[str]:
     for path in paths:
         if path.suffix == ".jsonl":
             chats = read_conversations(path, BadRecords(advice="repair the record"))
-            texts += [each["content"] for messages in chats for each in messages if each.get("weight", 1)]
+            said = (each for messages in chats for each in messages if each.get("weight", 1))
+            texts += [text for each in said for text in texts_of(each)]
         else:
             text = "".join(line for _, line in numbered_lines(path, BadRecords(advice="")))
             texts += [part.strip() for part in text.split("\n\n") if part.strip()]

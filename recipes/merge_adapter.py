@@ -11,16 +11,15 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 
 with needed_packages():
     import torch
-    from transformers import AutoConfig, GenerationConfig
 
     from chat_tokens import load_tokenizer
     from lora_model import load_base, with_adapter
+    from stored_model import copy_generation_config, stored_type
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,6 @@ class Options:
     model: str
     adapter: Path
     output: Path
-
-
-def stored_type(model: str) -> torch.dtype:
-    """Return the type of the base's weights on disk."""
-    found: Any = getattr(AutoConfig.from_pretrained(model), "dtype", None)
-    return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def merge(model: str, adapter: Path, output: Path) -> None:
@@ -44,8 +37,7 @@ def merge(model: str, adapter: Path, output: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     merged.save_pretrained(partial)
     load_tokenizer(model).save_pretrained(partial)
-    if (Path(model) / "generation_config.json").is_file():
-        GenerationConfig.from_pretrained(model).save_pretrained(partial)
+    copy_generation_config(model, partial)
     partial.rename(output)
 
 

@@ -3,8 +3,9 @@
 
 OUT/model is the copy, in the format of compressed-tensors, which vLLM loads; OUT/quality.json says how its
 quality compares. With int8 each row of a matrix has a scale, and the model server rounds its inputs to 8 bits
-too, token by token. With int4 each 32 numbers of a row have a scale and an offset. Embeddings, the output
-layer and norms stay as they are. One file of the model is in memory at a time.
+too, token by token; what is large in the inputs is moved into the weights before (smoothing.py), which takes
+the memory of the original. With int4 each 32 numbers of a row have a scale and an offset. Embeddings and the
+output layer stay as they are. One file of the model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_errors import RecipeError, exit_code, needed_packages, note
+from smoothing import Factors, smoothing
 from weights_quality import compare
 
 with needed_packages():
@@ -83,11 +85,12 @@ def int4_tensors(name: str, weight: Any) -> Tensors:
     rows, columns = weight.shape
     if rows % GROUP or columns % GROUP:
         raise RecipeError(f"{name} is {rows} x {columns}: with int4 both must be multiples of {GROUP}")
-    numbers, scale, offset = _best_groups(weight.float().view(rows, -1, GROUP), weight.dtype)
+    dtype = torch.bfloat16 if weight.dtype == torch.float32 else weight.dtype
+    numbers, scale, offset = _best_groups(weight.float().view(rows, -1, GROUP), dtype)
     stem = name.removesuffix("weight")
     return {
         f"{stem}weight_packed": packed(numbers.view(rows, columns)),
-        f"{stem}weight_scale": scale.view(rows, -1).to(weight.dtype),
+        f"{stem}weight_scale": scale.view(rows, -1).to(dtype),
         f"{stem}weight_zero_point": packed(offset.view(rows, -1).t()).t().contiguous(),
         f"{stem}weight_shape": torch.tensor([rows, columns]),
     }
@@ -126,18 +129,21 @@ def packed(numbers: Any) -> Any:
 MAKERS = {"int8": int8_tensors, "int4": int4_tensors}
 
 
-def quantize(model: Path, out: Path, weights: str) -> tuple[int, int]:
+def quantize(model: Path, out: Path, weights: str, *, is_smoothed: bool = True) -> tuple[int, int]:
     """Write the copy, and return the bytes of the original's weights and of its own."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     check_model(config)
     files = sorted(model.glob("*.safetensors"))
     if not files:
         raise RecipeError(f"{model} has no *.safetensors")
+    factors = smoothing(model, config) if weights == "int8" and is_smoothed else {}
+    if not factors.keys() <= {name for file in files for name in _names(file)}:
+        factors = {}  # its files name the layers in another way
     out.mkdir(parents=True, exist_ok=True)
     places: dict[str, str] = {}
     count = 0
     for file in files:
-        tensors = dict(_converted(file, weights))
+        tensors = dict(_converted(file, weights, factors))
         count += sum(f"{name}_scale" in tensors or name.endswith("_packed") for name in tensors)
         save_file(tensors, out / file.name, metadata={"format": "pt"})
         places |= dict.fromkeys(tensors, file.name)
@@ -160,17 +166,24 @@ def check_model(config: Mapping[str, Any]) -> None:
         raise RecipeError(f"the model has a {parts[0]}, and only models of text are converted")
 
 
-def _converted(file: Path, weights: str) -> Iterator[tuple[str, Any]]:
+def _names(file: Path) -> list[str]:
+    with safe_open(file, framework="pt") as tensors:  # pyright: ignore[reportPrivateImportUsage]
+        return list(tensors.keys())
+
+
+def _converted(file: Path, weights: str, factors: Mapping[str, Factors]) -> Iterator[tuple[str, Any]]:
     with safe_open(file, framework="pt") as tensors:  # pyright: ignore[reportPrivateImportUsage]
         for name in tensors.keys():  # noqa: SIM118  not a dict
             tensor = tensors.get_tensor(name)
+            dtype = tensor.dtype
+            if name in factors:
+                tensor = factors[name].applied(tensor)
             if ".experts." in name:
                 raise RecipeError("the model has experts, whose weights are not converted")
             if is_quantized(name, tuple(tensor.shape)) and tensor.is_floating_point():
-                plain = tensor if tensor.dtype != torch.float32 else tensor.to(torch.bfloat16)
-                yield from MAKERS[weights](name, plain).items()
+                yield from MAKERS[weights](name, tensor).items()
             else:
-                yield name, tensor
+                yield name, tensor.to(dtype)
 
 
 def _copy_others(model: Path, out: Path) -> None:
@@ -186,7 +199,7 @@ def _size(files: Any) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    before, after = quantize(args.model, args.out / "model", args.weights)
+    before, after = quantize(args.model, args.out / "model", args.weights, is_smoothed=not args.no_comparison)
     note(f"{args.out / 'model'}: {before:,} bytes of weights became {after:,}")
     found: dict[str, Any] = {"weights": args.weights, "original_bytes": before, "bytes": after}
     if args.no_comparison:

@@ -22,8 +22,8 @@ EXIT_USAGE = 2  # argparse uses the same number
 EXIT_STOPPED = 75  # stopped on request; a checkpoint is on disk, run the same command again to continue
 
 
-PACKAGES = "torch transformers peft accelerate pyarrow sacrebleu rouge-score"
-IMPORTED = frozenset({*PACKAGES.split(), "jinja2", "numpy", "safetensors", "tokenizers"})
+PACKAGES = "torch transformers peft accelerate trl jsonschema pyarrow sacrebleu rouge-score"
+IMPORTED = frozenset({*PACKAGES.split(), "datasets", "jinja2", "numpy", "safetensors", "tokenizers"})
 """Packages that the scripts import; the packages above bring the others."""
 _missing: list[str] = []
 
@@ -38,6 +38,10 @@ class RecipeError(Exception):
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
         self.advice = advice
+
+
+class BadRecordError(RecipeError):
+    """A record of a data set cannot be used; `--skip-bad` leaves it out and counts it."""
 
 
 def note(text: str) -> None:

@@ -23,6 +23,7 @@ from conversations import BadRecords
 from dataset_columns import add_column_options, choose_columns, named_columns
 from dataset_exchanges import read_conversations
 from dataset_rows import FORMATS, open_table, place_in
+from method_rows import DPO, SUPERVISED, read_rows
 from personal_data import masked
 from reading_progress import Progress
 from recipe_errors import RecipeError, exit_code
@@ -129,8 +130,13 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
 
 def conversations(table: Any, args: argparse.Namespace) -> Iterator[tuple[str, Conversation]]:
     """Yield what can be used of the data, with places."""
+    bad = BadRecords(skip=True)
+    if args.method != SUPERVISED:
+        for where, record in read_rows(table, args.method, bad):
+            yield place_in(where, args.input), record.conversation
+        return
     columns = choose_columns(table.columns, named_columns(args), args.ignore_column)
-    for where, messages in read_conversations(table, columns, None, BadRecords(skip=True)):
+    for where, messages in read_conversations(table, columns, None, bad):
         yield place_in(where, args.input), messages
 
 
@@ -144,13 +150,22 @@ def encode(encoder: Any, messages: Conversation, place: str) -> tuple[list[int],
 def example(encoder: Any, place: str, messages: Conversation, context: int) -> dict[str, Any]:
     """Return a conversation as the model reads it, with personal data masked."""
     room, left_out, spans = LONGEST_EXAMPLE, 0, list[dict[str, str]]()
-    messages = [{**message, "content": masked(message["content"])} for message in messages]
+    messages = Conversation(map(_masked, messages), messages.tools)
     for text, kind in encoder.spans(messages, context or sys.maxsize):
         shown = text[:room]
         room, left_out = room - len(shown), left_out + len(text) - len(shown)
         if shown:
             spans.append({"text": shown, "kind": kind})
     return {"place": place, "spans": spans, "left_out_characters": left_out}
+
+
+def _masked(value: Any) -> Any:
+    """Return a message with personal data masked in all its texts, also in calls of tools."""
+    if isinstance(value, dict):
+        return {name: _masked(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each) for each in value]
+    return masked(value) if isinstance(value, str) else value
 
 
 def _whole(number: int, counts: TokenCounts, conversations: int) -> int:
@@ -170,6 +185,9 @@ def parser() -> argparse.ArgumentParser:
         "--most", type=int, default=20_000, help="tokenise about so many conversations (default 20000)"
     )
     parser.add_argument("--format", choices=list(dict.fromkeys(FORMATS.values())))
+    parser.add_argument(
+        "--method", choices=(SUPERVISED, DPO), default=SUPERVISED, help="dpo: prompts with preferred answers"
+    )
     add_column_options(parser)
     return parser
 

@@ -46,9 +46,10 @@ def plain_row(example: Example) -> Row:
     return {"input_ids": ids, "labels": labels, "attention_mask": numpy.ones(len(ids), numpy.int8)}
 
 
-def pack(examples: Sequence[Example], context: int) -> Iterator[Row]:
-    """Yield rows of up to `context` tokens, each of one or more whole conversations."""
-    for group in fill_rows([len(ids) for ids, _ in examples], context):
+def pack(examples: Sequence[Example], context: int, lengths: Sequence[int] | None = None) -> Iterator[Row]:
+    """Yield rows of up to `context` tokens, each of one or more whole conversations. Their lengths may be
+    given where reading them takes long."""
+    for group in fill_rows(lengths or [len(ids) for ids, _ in examples], context):
         parts = [plain_row(examples[index]) for index in group]
         row = {name: numpy.concatenate([part[name] for part in parts]) for name in parts[0]}
         places = [numpy.arange(len(part["input_ids"]), dtype=numpy.int32) for part in parts]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Define the JSON configuration of `finetune.py`, a documented schema that is checked before anything loads.
+"""Define the JSON configurations of the trainings, documented schemas that are checked before anything loads.
 
 Names are those of `transformers.TrainingArguments` and `peft.LoraConfig` where they have one, with
 the same meaning. `create_training_arguments()` is the only constructor; it refuses unknown keys,
@@ -14,9 +14,10 @@ import dataclasses
 import difflib
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from recipe_errors import RecipeError, exit_code
 
@@ -49,6 +50,7 @@ class TrainingArguments:
     warmup_ratio: float = _key(0.03, "share of the steps to reach the peak", low=0, high=1)
     weight_decay: float = _key(0.0, "of AdamW", low=0)
     max_grad_norm: float = _key(1.0, "clip gradients to this norm; 0: never", low=0)
+    lora: bool = _key(True, "train LoRA matrices; false: all weights, which takes much more memory")
     seed: int = _key(42, "order of the data, LoRA start values, dropout", low=0)
 
     lora_r: int = _key(16, "rank of the LoRA matrices", low=1)
@@ -69,6 +71,9 @@ class TrainingArguments:
 
     validation_data: str = _key("", "tokenised file whose loss is reported at each checkpoint; none: never")
     validation_rows: int = _key(64, "most rows of that file to use", low=1)
+    early_stopping_patience: int = _key(
+        0, "end after so many checkpoints without a lower validation loss, with the best one; 0: never", low=0
+    )
 
     save_steps: int = _key(100, "steps between checkpoints; 0: only at the end", low=0)
     save_total_limit: int = _key(2, "number of newest checkpoints to keep", low=1)
@@ -78,24 +83,53 @@ class TrainingArguments:
     logging_steps: int = _key(10, "steps between progress lines", low=1)
 
 
+@dataclass(frozen=True)
+class PreferenceArguments(TrainingArguments):
+    """The keys that preference.py has beside these."""
+
+    beta: float = _key(0.1, "how closely the model is held to the one it starts from", low=0.0001, high=100)
+    max_length: int = _key(1024, "tokens of a prompt with its answer; longer ones are cut", low=16)
+
+
+@dataclass(frozen=True)
+class RewardArguments(TrainingArguments):
+    """The keys that reinforcement.py has beside these."""
+
+    beta: float = _key(
+        0.0, "how closely the model is held to the one it starts from; 0: not", low=0, high=100
+    )
+    num_generations: int = _key(8, "answers to each prompt, which are compared with each other", low=2)
+    max_completion_length: int = _key(256, "most tokens of an answer", low=1)
+    max_prompt_length: int = _key(1024, "most tokens of a prompt; a longer one is an error", low=8)
+    temperature: float = _key(1.0, "of the answers: without variation nothing is learnt", low=0.05, high=5)
+
+
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
+Kind = TypeVar("Kind", bound=TrainingArguments)
 
 
 def create_training_arguments(
     config: Path | None, overrides: dict[str, Any] | None = None
 ) -> TrainingArguments:
+    """Return the configuration of finetune.py; see create_arguments."""
+    return create_arguments(TrainingArguments, config, overrides)
+
+
+def create_arguments(kind: type[Kind], config: Path | None, overrides: dict[str, Any] | None = None) -> Kind:
     """Read the JSON file, apply overrides, check every value; None for the file: all defaults."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     values = _read(config) if config else {}
     where = str(config) if config else "--set"
     values |= {key: value for key, value in (overrides or {}).items() if value is not None}
     for key in values:
-        if key not in FIELDS:
-            near = difflib.get_close_matches(key, FIELDS, n=1, cutoff=0)[0]
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1, cutoff=0)[0]
+            script = Path(sys.argv[0]).name or "finetune.py"
             raise RecipeError(
-                f"{where}: unknown key {key!r}; did you mean {near!r}? All keys: finetune.py --explain-config"
+                f"{where}: unknown key {key!r}; did you mean {near!r}? All keys: {script} --explain-config"
             )
-    checked = {key: _checked(FIELDS[key], value, where) for key, value in values.items()}
-    return TrainingArguments(**checked)
+    checked = {key: _checked(fields[key], value, where) for key, value in values.items()}
+    return kind(**checked)
 
 
 def require_places(arguments: TrainingArguments) -> None:
@@ -120,10 +154,11 @@ def parse_overrides(pairs: list[str]) -> dict[str, Any]:
     return overrides
 
 
-def explain() -> str:
+def explain(kind: type[TrainingArguments] = TrainingArguments, without: Iterable[str] = ()) -> str:
     """Return the schema as a Markdown table."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
-    for name, field in FIELDS.items():
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in without}
+    for name, field in fields.items():
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
         choices = field.metadata["choices"]

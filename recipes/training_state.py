@@ -1,7 +1,7 @@
 """Save the state of a fine-tuning run to checkpoints, and load it again.
 
-The adapter is stored as `peft` stores it, so any checkpoint can be evaluated or served as it is;
-the optimiser's state lies beside it and is left out of the finished adapter.
+The adapter is stored as `peft` stores it, and a whole model as `transformers` does, so any checkpoint can be
+evaluated or served as it is; the optimiser's state lies beside it and is left out of the result.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from recipe_errors import RecipeError
 from training_step import TrainingStep
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+WHOLE, WHOLE_CONFIG = "model.safetensors", "config.json"
 OPTIMIZER = "optimizer.pt"
 
 
@@ -36,16 +37,33 @@ def adapter_files(model: Any) -> dict[str, WriteFile]:
     }
 
 
+def whole_files(model: Any) -> dict[str, WriteFile]:
+    """Return writers for a copy of all weights. Those that layers share are stored once."""
+    weights = {name: _copy(tensor).contiguous() for name, tensor in model.named_parameters()}
+    config = copy.deepcopy(model.config)
+    return {
+        WHOLE: _naming_full_disk(lambda path: safetensors.torch.save_file(weights, path, {"format": "pt"})),
+        WHOLE_CONFIG: lambda path: config.save_pretrained(path.parent),
+    }
+
+
 def snapshot(step: TrainingStep) -> dict[str, WriteFile]:
     """Return writers for a copy of everything a resume needs; training may continue immediately."""
     state = {"optimizer": step.optimizer.state_dict(), "scaler": step.scaler.state_dict()}
     state = _copy(state)
-    return {**adapter_files(step.model), OPTIMIZER: _naming_full_disk(lambda path: torch.save(state, path))}
+    weights = adapter_files(step.model) if step.arguments.lora else whole_files(step.model)
+    return {**weights, OPTIMIZER: _naming_full_disk(lambda path: torch.save(state, path))}
 
 
 def load(path: Path, step: TrainingStep) -> None:
     """Load a checkpoint's tensors into the model and the optimiser."""
-    peft.set_peft_model_state_dict(step.model, safetensors.torch.load_file(path / WEIGHTS))
+    if step.arguments.lora:
+        peft.set_peft_model_state_dict(step.model, safetensors.torch.load_file(path / WEIGHTS))
+    else:
+        stored = safetensors.torch.load_file(path / WHOLE)
+        with torch.no_grad():
+            for name, weight in step.model.named_parameters():
+                weight.copy_(stored[name])
     state = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
     step.optimizer.load_state_dict(state["optimizer"])
     step.scaler.load_state_dict(state["scaler"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +13,35 @@ from chat_tokens import IGNORED
 from tokenized_data import TokenizedData
 from training_arguments import TrainingArguments
 from training_step import TrainingStep
+
+
+@dataclass
+class EarlyStop:
+    """The best validation loss of a run, and how many checkpoints since then had none that was lower."""
+
+    patience: int
+    """0: a run is never ended early."""
+    best_step: int = 0
+    best_loss: float = math.inf
+    worse: int = 0
+
+    def add(self, step: int, loss: float) -> None:
+        if loss < self.best_loss:
+            self.best_step, self.best_loss, self.worse = step, loss, 0
+        else:
+            self.worse += 1
+
+    @property
+    def is_over(self) -> bool:
+        return 0 < self.patience <= self.worse
+
+    def state(self) -> dict[str, Any]:
+        return {"best_step": self.best_step, "best_loss": self.best_loss, "worse": self.worse}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint; one of an earlier release has no state."""
+        self.best_step, self.worse = state.get("best_step", 0), state.get("worse", 0)
+        self.best_loss = state.get("best_loss", math.inf)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run a fine-tuning job in one folder: check the data, split, tokenise, train, evaluate, pack the result.
+"""Run a fine-tuning job in one folder: check the data, split, train, evaluate, pack the result.
 
     python3 tuning_job.py JOB_FOLDER [--until STEP]
 
@@ -26,10 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from conversations import atomic_text
+from job_record import ADAPTER, trained
+from method_rows import DPO, REINFORCEMENT, SUPERVISED
 from recipe_errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, RecipeError, exit_code, note
 from tuning_result import pack_result
 
 CODE = Path(__file__).parent
+GRADER = "grader.json"
+TRAINERS = {SUPERVISED: "finetune.py", DPO: "preference.py", REINFORCEMENT: "reinforcement.py"}
 SIGNAL_AGAIN_SECONDS = 60.0
 _REASON = re.compile(r"^\w+\.py: error: (?P<text>.+)$")
 _LINE = re.compile(r"^.*?(?:: )?(?:line|row) (?P<number>\d+): ")
@@ -74,6 +78,7 @@ class Job:
             self.settings: Mapping[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         except ValueError as error:
             raise RecipeError(f"{folder / 'job.json'}: broken JSON ({error})") from error
+        self.method: str = self.settings.get("method", SUPERVISED)
         self._process: subprocess.Popen[str] | None = None
         self._is_stopping = False
         self._signalled_at = float("-inf")
@@ -151,8 +156,11 @@ def _unexplained(step: Step, code: int) -> str:
 
 
 def steps(job: Job) -> list[Step]:
-    folder, settings = job.folder, job.settings
+    folder, settings, method = job.folder, job.settings, job.method
     chats, train, test = (folder / f"chats{part}.jsonl" for part in ("", "_train", "_test"))
+    if method == REINFORCEMENT:
+        with atomic_text(folder / GRADER) as file:
+            json.dump(settings["grader"], file)
     found = [_check(job, "training_file", chats)]
     if (folder / "validation_file.jsonl").exists():
         compared = ("--training", str(train))
@@ -162,17 +170,20 @@ def steps(job: Job) -> list[Step]:
             Step(
                 "Split off a tenth", test,
                 [_script("dataset_split.py"), str(chats), "--ratio", "0.9", "--rand-sort",
-                 "--seed", str(settings["seed"])],
+                 "--seed", str(settings["seed"]), *_method(job)],
                 ("invalid_training_file", "training_file"),
             )
         )  # fmt: skip
-    for part, blame in ((train, "training_file"), (test, "validation_file")):
-        found.append(_tokenize(job, part, f"invalid_{blame}", blame))
-    train_rows, test_rows = train.with_suffix(".arrow"), test.with_suffix(".arrow")
     output = folder / "finetune"
-    found.append(_training(job, train_rows, test_rows, output))
-    found.append(_evaluation(job, test, output / "adapter"))
-    if settings["merge"]:
+    if method == SUPERVISED:
+        for part, blame in ((train, "training_file"), (test, "validation_file")):
+            found.append(_tokenize(job, part, f"invalid_{blame}", blame))
+        train_rows, test_rows = train.with_suffix(".arrow"), test.with_suffix(".arrow")
+        found.append(_training(job, train_rows, test_rows, output))
+    else:
+        found.append(_training(job, train, test, output))
+    found.append(_evaluation(job, test, output / trained(settings)))
+    if settings["merge"] and trained(settings) == ADAPTER:
         merge = ["--model", settings["model"], "--adapter", str(output / "adapter")]
         merged = folder / "merged"
         found.append(Step("Merge", merged, [_script("merge_adapter.py"), *merge, "--output", str(merged)]))
@@ -185,7 +196,8 @@ def _script(name: str) -> str:
 
 def _check(job: Job, param: str, output: Path, *options: str) -> Step:
     source = job.folder / f"{param}.jsonl"
-    command = [_script("dataset_convert.py"), str(source), "--output", str(output), *options]
+    command = [_script("dataset_convert.py"), str(source), "--output", str(output), *options, *_method(job)]
+    command += ["--grader", str(job.folder / GRADER)] if job.method == REINFORCEMENT else []
     command += ["--refuse-personal-data"] if job.settings.get("refuse_personal_data") else []
     name, blame = f"Check the {param.replace('_', ' ')}", (f"invalid_{param}", param)
     return Step(name, output, command, blame, reports=f"{source}: ")
@@ -204,13 +216,18 @@ def _training(job: Job, train: Path, test: Path, output: Path) -> Step:
     )
     if job.settings.get("nodes", 1) > 1:
         return _training_on_nodes(job, output)
-    command = [_script("finetune.py"), "--config", str(job.folder / "config.json")]
+    command = [_script(TRAINERS[job.method]), "--config", str(job.folder / "config.json")]
     command += ["--model", job.settings["model"], "--data", str(train), "--output-dir", str(output)]
+    command += ["--grader", str(job.folder / GRADER)] if job.method == REINFORCEMENT else []
     processes = job.settings["processes"]
     if processes > 1:
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command = [*launch, *command]
-    return Step("Train", output / "adapter", command)
+    return Step("Train", output / trained(job.settings), command)
+
+
+def _method(job: Job) -> list[str]:
+    return [] if job.method == SUPERVISED else ["--method", job.method]
 
 
 def _training_on_nodes(job: Job, output: Path) -> Step:
@@ -220,14 +237,20 @@ def _training_on_nodes(job: Job, output: Path) -> Step:
         "CONFIG": str(job.folder / "config.json"),
     }  # fmt: skip
     script = [_script("finetune_distributed.sbatch")]
-    return Step("Train", output / "adapter", script, program="bash", environment=variables)
+    return Step("Train", output / trained(job.settings), script, program="bash", environment=variables)
 
 
-def _evaluation(job: Job, test: Path, adapter: Path) -> Step:
-    flags = ["--model", job.settings["model"], "--adapter", str(adapter), "--data", str(test)]
-    flags += ["--context", str(job.settings["context"]), "--samples", str(job.settings["samples"])]
-    flags += ["--accuracy"] if job.settings.get("accuracy") else []
+def _evaluation(job: Job, test: Path, tuned: Path) -> Step:
+    kind = "--adapter" if tuned.name == ADAPTER else "--finetuned"
+    flags = ["--model", job.settings["model"], kind, str(tuned), "--data", str(test)]
+    flags += ["--samples", str(job.settings["samples"])]
     report = job.folder / "report.json"
+    if job.method == REINFORCEMENT:
+        longest = job.settings["arguments"]["max_completion_length"]
+        flags += ["--grader", str(job.folder / GRADER), "--max-new-tokens", str(longest)]
+        return Step("Evaluate", report, [_script("reward_evaluator.py"), *flags], output=report)
+    flags += ["--context", str(job.settings["context"]), *_method(job)]
+    flags += ["--accuracy"] if job.settings.get("accuracy") else []
     return Step("Evaluate", report, [_script("evaluator.py"), *flags], output=report)
 
 

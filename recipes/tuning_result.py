@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from conversations import atomic_text
-from job_record import describe
+from job_record import ADAPTER, describe, trained
 
 NOT_RECORDED = "not_recorded"
+MEASURED = ("reward", "reward_std", "kl", "answer_tokens", "reward_margin", "preference_accuracy",
+            "valid_reward_margin", "valid_preference_accuracy")  # fmt: skip
+"""Measurements of the methods beside supervised training, at a step."""
+KINDS = {"supervised": "fine-tuned", "dpo": "tuned on preferences", "reinforcement": "tuned on rewards"}
 
 
 def pack_result(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write `result/`, `lineage.json` and `metrics.csv`; return the figures of the run."""
-    source = folder / ("merged" if settings["merge"] else "finetune/adapter")
+    is_adapter = trained(settings) == ADAPTER
+    source = folder / ("merged" if settings["merge"] and is_adapter else f"finetune/{trained(settings)}")
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     metrics = read_metrics(folder / "finetune" / "metrics.jsonl")
     figures = {
         "trained_tokens": max((row.get("tokens", 0) for row in metrics), default=0),
-        "base_perplexity": report["base_model"]["perplexity"],
-        "fine_tuned_perplexity": report["finetuned_model"]["perplexity"],
-        "perplexity_improvement": report["comparison"]["perplexity"],
         "conversations": report["details"]["test_conversations"],
+        **measured(report),
     }
     write_csv(folder / "metrics.csv", metrics)
     lineage = describe(folder, settings, report, metrics)
@@ -38,11 +41,23 @@ def pack_result(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial)
     (partial / "README.md").write_text(card(settings, figures, lineage), encoding="utf-8")
-    if not settings["merge"]:
+    if is_adapter and not settings["merge"]:
         _name_the_base(partial / "adapter_config.json", settings["model_name"])
     shutil.rmtree(result, ignore_errors=True)
     partial.rename(result)
     return figures
+
+
+def measured(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of both models: rewards where a grader scored them, else perplexities."""
+    base, tuned = report["base_model"], report["finetuned_model"]
+    if "reward" in base:
+        return {"base_reward": base["reward"], "fine_tuned_reward": tuned["reward"]}
+    return {
+        "base_perplexity": base["perplexity"],
+        "fine_tuned_perplexity": tuned["perplexity"],
+        "perplexity_improvement": report["comparison"]["perplexity"],
+    }
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -54,7 +69,8 @@ def write_csv(path: Path, metrics: list[dict[str, Any]]) -> None:
     by_step: dict[int, dict[str, Any]] = {}
     for row in metrics:
         by_step.setdefault(row["step"], {}).update(row)
-    names = ["step", "train_loss", "valid_loss"]
+    known = dict.fromkeys(name for row in metrics for name in row)
+    names = ["step", "train_loss", "valid_loss", *(name for name in MEASURED if name in known)]
     with atomic_text(path) as file:
         writer = csv.DictWriter(file, names, restval="", extrasaction="ignore")
         writer.writeheader()
@@ -63,16 +79,20 @@ def write_csv(path: Path, metrics: list[dict[str, Any]]) -> None:
 
 def card(settings: Mapping[str, Any], figures: Mapping[str, Any], lineage: Mapping[str, Any]) -> str:
     """Return the model card, in the form that model hubs read."""
-    kind = "Merged weights" if settings["merge"] else "LoRA adapter"
+    kind = "LoRA adapter" if trained(settings) == ADAPTER else "All weights"
+    kind = "Merged weights" if settings["merge"] and trained(settings) == ADAPTER else kind
+    tuned = KINDS[settings.get("method", "supervised")]
+    tags = ["lora", "fine-tuned"] if trained(settings) == ADAPTER else ["fine-tuned"]
+    results = [(name, value) for name, value in figures.items() if name.startswith(("base_", "fine_tuned_"))]
     base = lineage["base"]
     license_line = f"license: {json.dumps(base['license'])}\n" if "license" in base else ""
     return f"""---
 base_model: {settings["model_name"]}
-{license_line}tags: [lora, fine-tuned]
+{license_line}tags: [{", ".join(tags)}]
 ---
 # {settings["name"]}
 
-{kind}, fine-tuned from {settings["model_name"]}.
+{kind}, {tuned} from {settings["model_name"]}.
 
 | base model | |
 |---|---|
@@ -87,14 +107,19 @@ base_model: {settings["model_name"]}
 | evaluation on held-out conversations | |
 |---|---|
 | conversations | {figures["conversations"]} |
-| perplexity of the base | {figures["base_perplexity"]:.4f} |
-| perplexity of this model | {figures["fine_tuned_perplexity"]:.4f} |
+{_table({_said(name): f"{value:.4f}" for name, value in results})}
 
 | training | |
 |---|---|
 | trained tokens | {figures["trained_tokens"]} |
 {_table(_training_rows(lineage))}
 """
+
+
+def _said(figure: str) -> str:
+    """Return the words for a figure of one of the models."""
+    whose = "the base" if figure.startswith("base_") else "this model"
+    return f"{figure.rpartition('_')[2]} of {whose}"
 
 
 def _data_rows(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ say "5. Prepare, fine-tune on both workers, evaluate: three batch jobs, each wai
 submit() { on_login "cd $CODE && $SETTINGS sbatch --parsable $*"; }
 prepare=$(submit prepare.sbatch)
 train=$(submit --dependency="afterok:$prepare" finetune_distributed.sbatch)
-evaluate=$(SETTINGS="$SETTINGS EVALUATE_FLAGS='--samples 24 --max-new-tokens 40 --speed-tokens 16'" submit --dependency="afterok:$train" evaluate.sbatch)
+evaluate=$(SETTINGS="$SETTINGS EVALUATE_FLAGS='--samples 24 --max-new-tokens 40'" submit --dependency="afterok:$train" evaluate.sbatch)
 on_login squeue
 neo slurm job logs bank "$prepare" --follow
 neo slurm job logs bank "$train" --follow

@@ -5,6 +5,7 @@ which knows nothing of the cloud.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -17,6 +18,7 @@ from typing import BinaryIO
 import neocloud
 
 _PACKAGE = Path(neocloud.__file__).parent
+SUPERVISED, REINFORCEMENT = "supervised", "reinforcement"
 MEMORY_BYTES = 2 << 30
 CPU_SECONDS = 1800
 MOST_SECONDS = 3600.0
@@ -71,20 +73,22 @@ def recipes_folder() -> Path:
     )
 
 
-async def check_training_data(file: BinaryIO) -> DataReport:
-    """Read JSONL from an open file. Raises CheckFailed."""
+async def check_training_data(file: BinaryIO, method: str = SUPERVISED, grader: str = "") -> DataReport:
+    """Read JSONL from an open file, for a method and the fields that a grader reads. Raises CheckFailed."""
     pipe, descriptor = asyncio.subprocess.PIPE, file.fileno()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__, f"/dev/fd/{descriptor}"),
-        stdin=asyncio.subprocess.DEVNULL,
+        *(sys.executable, "-m", __name__, f"/dev/fd/{descriptor}", method),
+        stdin=pipe,
         stdout=pipe,
         stderr=pipe,
         pass_fds=(descriptor,),
     )
+    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     try:
         async with asyncio.timeout(MOST_SECONDS):
+            await _written(process.stdin, grader.encode())
             output, errors = await asyncio.gather(_some_of(process.stdout), _some_of(process.stderr))
             if max(len(output), len(errors)) > MOST_OUTPUT_BYTES:
                 raise CheckFailed("the check said too much")
@@ -101,6 +105,14 @@ async def check_training_data(file: BinaryIO) -> DataReport:
     return DataReport(
         found["conversations"], _short(found["errors"]), found["error_count"], _short(found["notes"])
     )
+
+
+async def _written(stream: asyncio.StreamWriter, content: bytes) -> None:
+    """Write the whole content; a process that has ended does not read it."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(content)
+        await stream.drain()
+    stream.close()
 
 
 async def _some_of(stream: asyncio.StreamReader) -> bytes:
@@ -121,11 +133,13 @@ def limit_this_process() -> None:
         resource.setrlimit(limited, (most, most))
 
 
-def main(path: str) -> None:
+def main(path: str, method: str = SUPERVISED) -> None:
     limit_this_process()
     script = recipes_folder() / "dataset_convert.py"
-    os.execv(sys.executable, [sys.executable, str(script), path, "--format", "jsonl", "--check"])
+    options = ["--format", "jsonl", "--check", "--method", method]
+    options += ["--grader", "/dev/stdin"] if method == REINFORCEMENT else []
+    os.execv(sys.executable, [sys.executable, str(script), path, *options])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])

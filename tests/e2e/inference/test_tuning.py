@@ -152,3 +152,41 @@ def test_a_bad_line_is_told_with_its_number(served: Served, tmp_path: Path) -> N
     data.write_text(good * 3 + '{"messages": []}\n')
     refused = served.cloud.neo("tune", str(data), "--base", "tiny", *SHAPE, code=None)
     assert refused.returncode != 0 and "Line 4" in refused.stderr
+
+
+@pytest.mark.long
+def test_a_job_on_preferences_ends_in_a_model_that_answers(served: Served, tmp_path: Path) -> None:
+    """The shared root has what the method needs, and the adapter is served as any other."""
+    rows = [
+        {"prompt": f"May I block card {number}?", "chosen": "You may.", "rejected": "No."}
+        for number in range(20)
+    ]
+    data = tmp_path / "preferences.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = (
+        "--base",
+        "tiny",
+        "--method",
+        "dpo",
+        "--suffix",
+        "kind",
+        "--epochs",
+        "2",
+        "--no-follow",
+        *SHAPE,
+    )
+    served.cloud.neo("tune", str(data), *options)
+    job_id = newest_job(served).metadata.id
+    wait_until_ended(served, job_id)
+    job = the_job(served, job_id)
+    log = served.cloud.neo("tuning", "job", "logs", job_id).stdout
+    assert STATE.Name(job.status.state) == "SUCCEEDED", f"{job.status}\n{log}"
+    events = served.cloud.call(f"{JOBS}/ListEvents", {"id": job_id, "page_size": 1000}).items
+    margins = [json.loads(each.data)["reward_margin"] for each in events if each.data]
+    assert len(margins) > 2 and margins[-1] > margins[0]
+    name = job.status.fine_tuned_model
+    served.wait_for_adapters(name)
+    assert ask(served, name).status_code == 200
+    served.cloud.neo("tuning", "job", "delete", job_id, "--yes")
+    served.cloud.neo("model", "delete", name)
+    served.wait_for_adapters()

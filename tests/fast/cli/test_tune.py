@@ -503,3 +503,41 @@ def test_a_gate_with_a_mistake_is_told_before_anything_is_uploaded(
 def _written(gate: Path, metric: str) -> Path:
     gate.write_text(GATE.replace("rougeL", metric))
     return gate
+
+
+PREFERENCE = {"prompt": "Hello?", "chosen": "Good day.", "rejected": "What?"}
+
+
+def test_all_weights_and_an_early_end_are_asked_for(tuned: Tuned, cloud_with_jobs: Cloud) -> None:
+    used = spec_of(tuned("--full", "--early-stopping", "3"), cloud_with_jobs).hyperparameters
+    assert used.HasField("lora") and not used.lora and used.early_stopping_patience == 3
+    plain = spec_of(tuned(), cloud_with_jobs)
+    assert not plain.hyperparameters.HasField("lora") and not plain.method and not plain.grader
+
+
+def test_preferences_are_read_as_such_before_they_are_uploaded(
+    signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path
+) -> None:
+    data = tmp_path / "preferences.jsonl"
+    data.write_text(json.dumps(PREFERENCE) + "\n")
+    ran = signed_in("tune", str(data), "--base", "bank", "--method", "dpo", "--beta", "0.2")
+    assert ran.code == 0, ran.err
+    [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
+    assert request.spec.Method.Name(request.spec.method) == "DPO" and request.spec.hyperparameters.beta == 0.2
+    data.write_text(json.dumps(EXCHANGE) + "\n")
+    refused = signed_in("tune", str(data), "--base", "bank", "--method", "dpo")
+    assert refused.code and "a preference has 'input'" in refused.err
+    assert len(cloud_with_jobs.server.asked(f"{JOBS}/Create")) == 1
+
+
+def test_a_grader_is_a_file_of_json(signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path) -> None:
+    data, grader = tmp_path / "tasks.jsonl", tmp_path / "grader.json"
+    data.write_text(json.dumps({"prompt": "Hello?", "answer": "Good day."}) + "\n")
+    options = ("--base", "bank", "--method", "reinforcement", "--grader", str(grader))
+    grader.write_text('{"type": "string_check"}')
+    assert signed_in("tune", str(data), *options).code == 0
+    [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
+    assert json.loads(request.spec.grader) == {"type": "string_check"}
+    grader.write_text("{")
+    refused = signed_in("tune", str(data), *options)
+    assert refused.code and "grader.json is no JSON" in refused.err

@@ -161,3 +161,38 @@ def test_a_terminal_shows_what_is_learnt_in_colour_and_obeys_no_text() -> None:
     assert learnt.plain == "a\\x1b[2Jb\\u202e" and str(learnt.style) == data_view.STYLES["learnt"]
     assert data_view._span("a", "context", is_coloured=True).style == ""
     assert data_view._span("a", "cut", is_coloured=False).plain == "[-a-]"
+
+
+CALLED = {"id": "c1", "type": "function", "function": {"name": "get_rate", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "get_rate"}}
+
+
+def test_tools_that_a_template_drops_end_a_dry_run(dry_run: DryRun, server: FakeServer) -> None:
+    message = contract.method(TOKENIZER).output()
+    for name, content in tokenizer_files().items():
+        message.files.add(name=name, content=content)
+    server.serve(TOKENIZER, message)
+    asked = [{"role": "user", "content": "Which rate?"}, {"role": "assistant", "tool_calls": [CALLED]}]
+    ran = dry_run([{"messages": asked, "tools": [TOOL]}] * 2)
+    assert ran.code and "does not show the tool 'get_rate'" in ran.err
+    assert "in 2 conversations, 2 calls" in ran.out
+
+
+def test_a_dry_run_of_preferences_and_of_tasks(dry_run: DryRun, server: FakeServer, tmp_path: Path) -> None:
+    message = contract.method(TOKENIZER).output()
+    for name, content in tokenizer_files().items():
+        message.files.add(name=name, content=content)
+    server.serve(TOKENIZER, message)
+    preference = {"prompt": "Hello?", "chosen": "Good day", "rejected": "What?"}
+    ran = dry_run([{**preference, "prompt": f"Hello {n}?"} for n in range(3)], "--method", "dpo")
+    assert ran.code == 0, ran.err
+    assert "<assistant> {+Good day <end>+}" in " ".join(ran.out.split()) and "chosen" in ran.out
+    grader = tmp_path / "grader.json"
+    check = {"type": "string_check", "operation": "eq", "input": "{{sample.output_text}}"}
+    grader.write_text(json.dumps({**check, "reference": "{{item.answer}}"}))
+    tasks = [{"prompt": f"Hello {n}?", "answer": "Good day"} for n in range(3)]
+    options = ("--method", "reinforcement", "--grader", str(grader))
+    ran = dry_run(tasks, *options)
+    assert ran.code == 0 and "the model writes the answers while it trains" in ran.out + ran.err, ran.err
+    ran = dry_run([{"prompt": "Hello?"}, *tasks], *options)
+    assert ran.code and "the grader reads 'item.answer'" in ran.err

@@ -17,7 +17,10 @@ KEY = "key-a"
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with engine_process() as engine, gateway_process(tmp_path_factory.mktemp("gateway"), token=KEY) as process:
+    with (
+        engine_process() as engine,
+        gateway_process(tmp_path_factory.mktemp("gateway"), token=KEY) as process,
+    ):
         process.set_routes(route("minilm", replicas=[engine.address], task="EMBED"))
         yield process
 

@@ -67,7 +67,7 @@ def test_two_system_prompts_that_differ_are_a_bad_row(tmp_path: Path, reader: Re
     assert "row 3: the conversation has another 'system'" in reader.refusal(write(tmp_path, "a.json", rows))
 
 
-@pytest.mark.parametrize("column", ["tools", "functions", "images", "reasoning_content"])
+@pytest.mark.parametrize("column", ["functions", "images", "reasoning_content"])
 def test_what_cannot_be_learnt_is_a_bad_row(tmp_path: Path, reader: Reader, column: str) -> None:
     rows: Rows = [{"messages": [QUESTION, ANSWER], column: each} for each in ([], [{"type": "function"}])]
     path = write(tmp_path, "a.jsonl", rows)
@@ -323,6 +323,6 @@ def test_the_check_reports_and_writes_nothing(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_other_recipes_read_no_raw_data(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.jsonl", [{"messages": [QUESTION, ANSWER], "tools": [{"type": "function"}]}])
-    with pytest.raises(Exception, match="line 1: has 'tools' beside 'messages'; convert it"):
+    path = write(tmp_path, "a.jsonl", [{"messages": [QUESTION, ANSWER], "functions": [{"name": "f"}]}])
+    with pytest.raises(Exception, match="line 1: has 'functions' beside 'messages'; convert it"):
         read_conversations(path)

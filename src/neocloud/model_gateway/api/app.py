@@ -23,7 +23,8 @@ from neocloud.core.contract.json_codec import JsonObject
 from neocloud.core.logs import bind
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
 from neocloud.model_gateway.api.fields import RESPONSES
-from neocloud.model_gateway.api.request import INPUT_FIELD, RequestContext, parse_body, read_request
+from neocloud.model_gateway.api.lengths import INPUT_FIELD
+from neocloud.model_gateway.api.request import RequestContext, parse_body, read_request
 from neocloud.model_gateway.authentication import INVOKE, AllowedHosts, Authenticator, Caller
 from neocloud.model_gateway.metering.limits import RequestLimits, RequestSlot
 from neocloud.model_gateway.routing.proxy import Proxy

@@ -4,7 +4,6 @@ Other fields that `fields` allows pass to the model server unchanged. All work i
 body, which is limited before it is read.
 """
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
@@ -12,38 +11,35 @@ from dataclasses import dataclass, field
 import orjson
 
 from neocloud.core.contract.json_codec import Json, JsonObject
-from neocloud.model_gateway.api.errors import OpenAiError, bad_request
+from neocloud.model_gateway.api.errors import bad_request
 from neocloud.model_gateway.api.fields import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
-    MAX_MEDIA,
     RERANK,
     RESPONSES,
     InvalidJson,
     check_fields,
-    check_media,
     parse_json,
+)
+from neocloud.model_gateway.api.lengths import (
+    BYTES_PER_TOKEN,
+    IMAGE_TOKENS,
+    INPUT_FIELD,
+    measure,
+    wrong_type,
 )
 from neocloud.model_gateway.api.vectors import (
     MAX_DOCUMENTS,
     MAX_EMBEDDING_INPUTS,
     VECTOR_PATHS,
     check_vectors,
-    query_bytes,
     ranking,
     refused_path,
 )
 from neocloud.model_gateway.authentication import Caller
 from neocloud.model_gateway.compiled.reading import Compiled, read_compiled
 
-INPUT_FIELD = {
-    CHAT: "messages",
-    COMPLETIONS: "prompt",
-    EMBEDDINGS: "input",
-    RERANK: "documents",
-    RESPONSES: "input",
-}
 OUTPUT_FIELDS = {
     CHAT: ("max_completion_tokens", "max_tokens"),
     COMPLETIONS: ("max_tokens",),
@@ -51,15 +47,12 @@ OUTPUT_FIELDS = {
     RERANK: (),
     RESPONSES: ("max_output_tokens",),
 }
-BYTES_PER_TOKEN = 4
 LONGEST_TOKEN = 16
 """Bytes. A prompt with more than this per token of the context is too long for any tokenizer."""
-IMAGE_TOKENS = 1024
 MAX_CHOICES = 128
 MAX_PROMPTS = 128
 MAX_SEQUENCES = 1024
 """Prompts times choices of one request of /v1/completions."""
-PREFIX_LENGTH = 1024
 DEFAULT_OUTPUT_TOKENS = 4096
 """Reserved for a response without max_tokens of a model whose context length is not known."""
 COMPLETIONS_DEFAULT_TOKENS = 16
@@ -103,6 +96,21 @@ class ModelRequest:
         refused = refused_path(self.model, task, self.path)
         if refused is not None:
             raise refused
+
+    def require_demanded_call(self) -> None:
+        """Raise OpenAiError where the model may choose to call a tool, which it would never be shown."""
+        tools = self.body.get("tools")
+        has_functions = isinstance(tools, list) and any(
+            isinstance(each, dict) and each.get("type") == "function" for each in tools
+        )
+        if has_functions and self.body.get("tool_choice") in (None, "auto"):
+            raise bad_request(
+                f"The chat template of {self.model!r} leaves tools out, so it would never call one by itself."
+                ' Set tool_choice to "required" or to a function: the call then follows its schema. Or use a'
+                " model whose template shows tools.",
+                param="tool_choice",
+                code="tools_not_shown",
+            )
 
     def require_length(self, context_length: int) -> None:
         """Raise OpenAiError where the request is certainly too long. The model server counts exactly
@@ -197,12 +205,12 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
     is_stream = _boolean(body, "stream")
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
-        raise _wrong_type("stream_options", "an object")
+        raise wrong_type("stream_options", "an object")
     if options is not None and not is_stream:
         raise bad_request("stream_options is only allowed when stream is true.", param="stream_options")
     if path in VECTOR_PATHS:
         check_vectors(path, body)
-    size, images, prefix = _measure(path, body, media_domains)
+    size, images, prefix = measure(path, body, media_domains)
     choices = max(_whole(body, "n", MAX_CHOICES) or 1, _best_of(path, body))
     prompts = _prompts(path, body)
     if path == COMPLETIONS and choices * prompts > MAX_SEQUENCES:
@@ -277,7 +285,7 @@ def _output_limit(path: str, body: Mapping[str, Json]) -> int | None:
 def _boolean(body: Mapping[str, Json], name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise _wrong_type(name, "true or false")
+        raise wrong_type(name, "true or false")
     return bool(value)
 
 
@@ -286,115 +294,9 @@ def _whole(body: Mapping[str, Json], name: str, most: int | None) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong_type(name, "an integer")
+        raise wrong_type(name, "an integer")
     if value < 1 or (most is not None and value > most):
         allowed = "at least 1" if most is None else f"between 1 and {most}"
         hint = " /v1/completions takes 0 with echo." if name == "max_tokens" and value == 0 else ""
         raise bad_request(f"{name} must be {allowed}, not {value}.{hint}", param=name, code="invalid_value")
     return value
-
-
-def _wrong_type(name: str, expected: str) -> OpenAiError:
-    return bad_request(f"{name} must be {expected}.", param=name, code="invalid_type")
-
-
-def _measure(path: str, body: Mapping[str, Json], media_domains: Set[str]) -> tuple[int, int, str]:
-    """Return (bytes of text, images, prefix) of the input. Tools count by their text."""
-    name = INPUT_FIELD[path]
-    value = body.get(name)
-    if value is None or value == []:
-        if name in body or path != RESPONSES:
-            raise bad_request(f"{name} is missing or empty.", param=name, code="missing_required_parameter")
-        return 0, 0, ""
-    if isinstance(value, str) and path != CHAT:
-        return _length(value), 0, value[:PREFIX_LENGTH]
-    if not isinstance(value, list):
-        raise _wrong_type(name, "a list" if path == CHAT else "a string or a list")
-    size, images = _measure_items(value, name, media_domains)
-    if images > MAX_MEDIA:
-        found = f"{name} has {images} images, sounds and videos; the limit is {MAX_MEDIA} per request."
-        raise bad_request(found, param=name, code="too_many_media")
-    for field_name in ("tools", "functions"):
-        extra = body.get(field_name)
-        if isinstance(extra, list):
-            size += len(orjson.dumps(extra))
-    instructions = body.get("instructions")
-    if path == RESPONSES and isinstance(instructions, str):
-        size += _length(instructions)
-    if path == RERANK:
-        size += query_bytes(body)
-    return size, images, "".join([_start(item) for item in value[:2]])[:PREFIX_LENGTH]
-
-
-def _start(item: Json) -> str:
-    """Return enough of a message to recognize it. `repr` of all of it would copy long texts."""
-    content = item.get("content") if isinstance(item, dict) else item
-    return content[:PREFIX_LENGTH] if isinstance(content, str) else repr(content)[:PREFIX_LENGTH]
-
-
-def _measure_items(items: list[Json], name: str, media_domains: Set[str]) -> tuple[int, int]:
-    size = images = 0
-    for position, item in enumerate(items):
-        if isinstance(item, dict):
-            content = item.get("content")
-            if isinstance(content, str):
-                size += _length(content) + BYTES_PER_TOKEN  # the template's text around it
-            elif isinstance(content, list):
-                more, pictures = _measure_parts(content)
-                size, images = size + more, images + pictures
-            if not isinstance(content, str) or len(item) > 2:
-                check_media(item, name, media_domains)
-            calls = item.get("tool_calls")
-            if isinstance(calls, list):
-                _check_calls(calls, f"messages[{position}].tool_calls")
-                size += len(orjson.dumps(calls))
-            output = item.get("output")
-            if name == "input" and output is not None:  # of a tool, in /v1/responses
-                size += _length(output) if isinstance(output, str) else len(orjson.dumps(output))
-                images += _measure_parts(output)[1] if isinstance(output, list) else 0
-        elif name == "messages":
-            raise bad_request(
-                f"messages[{position}] must be an object with a role.", param="messages", code="invalid_type"
-            )
-        elif isinstance(item, str):
-            size += _length(item)
-        elif isinstance(item, int):
-            size += BYTES_PER_TOKEN  # a token's number
-        elif isinstance(item, list):
-            size += BYTES_PER_TOKEN * len(item)
-        else:
-            raise bad_request(
-                f"Item {position} of the input is neither a string nor a list of tokens.", code="invalid_type"
-            )
-    return size, images
-
-
-def _check_calls(calls: list[Json], name: str) -> None:
-    """Raise OpenAiError 400 that names a call whose arguments are no text, as the model server cannot."""
-    for number, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and not isinstance(function.get("arguments", ""), str):
-            place = f"{name}[{number}].function.arguments"
-            raise bad_request(f"{place} must be a string that holds JSON.", param=place, code="invalid_type")
-        if not isinstance(call, dict):
-            raise bad_request(f"{name}[{number}] must be an object.", param=name, code="invalid_type")
-
-
-_MEDIA_TYPE = re.compile("image|audio|video|file")
-
-
-def _measure_parts(parts: list[Json]) -> tuple[int, int]:
-    size = images = 0
-    for part in parts:
-        if isinstance(part, dict):
-            text = part.get("text")
-            is_text = isinstance(text, str)
-            size += _length(text) if isinstance(text, str) else 0
-            urls = sum(key.endswith("_url") for key in part)
-            is_media = not is_text or bool(_MEDIA_TYPE.search(str(part.get("type"))))
-            images += max(urls, int(is_media))
-    return size, images
-
-
-def _length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

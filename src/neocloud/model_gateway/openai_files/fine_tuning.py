@@ -14,11 +14,13 @@ from typing import Any
 from google.protobuf.message import Message
 from starlette.routing import Route
 
-from neocloud.core.contract.json_codec import Json, JsonObject
+from neocloud.core.contract.json_codec import JsonObject
 from neocloud.messages.neocloud.tuning.v1 import (
+    Evaluation,
     FineTuningCheckpoint,
     FineTuningEvent,
     FineTuningJob,
+    FineTuningJobSpec,
     FineTuningJobStatus,
     GateVerdict,
     Hyperparameters,
@@ -32,113 +34,17 @@ from neocloud.model_gateway.openai_files.handlers import (
     CallerAuthenticator,
     Handler,
     list_response,
-    metadata,
     page_of,
     read_page,
-    reject_unknown,
     route,
     text,
 )
+from neocloud.model_gateway.openai_files.tuning_spec import METHODS, job_spec, method_of
 from neocloud.model_gateway.openai_files.validation import (
     ValidationCrashed,
     require_validation_slot,
     validate_file,
 )
-
-WHOLE_NUMBERS = ("n_epochs", "batch_size", "context_length", "lora_r", "lora_alpha")
-NUMBERS = (
-    *("learning_rate", "learning_rate_multiplier", "warmup_ratio", "weight_decay", "max_grad_norm"),
-    "lora_dropout",
-)
-SWITCHES = ("packing", "lora")
-KNOWN = {
-    *("model", "training_file", "validation_file", "suffix", "seed", "method", "hyperparameters"),
-    *("integrations", "metadata", "neocloud"),
-}
-PLACEMENT = {"platform", "preset", "slurm_cluster_id", "nodes", "merge", "gate"}
-"""Fields of the object `neocloud` in the body, which OpenAI does not have: where the job runs, what it
-produces, and the gate that its model must pass."""
-
-
-def job_spec(body: Mapping[str, Json]) -> JsonObject:
-    """Return a FineTuningJobSpec in JSON form, without `model_id`. Raises OpenAiError that names the
-    field."""
-    body = dict(body)
-    reject_unknown(body, KNOWN)
-    _no_integrations(body.get("integrations"))
-    spec: JsonObject = {
-        "training_file": text(body, "training_file", required=True),
-        "validation_file": text(body, "validation_file"),
-        "suffix": text(body, "suffix"),
-        "job_metadata": {**metadata(body)},
-        "hyperparameters": _hyperparameters(_given(body)),
-    }
-    if body.get("seed") is not None:
-        spec["seed"] = _whole(body["seed"], "seed")
-    placement = body.get("neocloud") or {}
-    if not isinstance(placement, dict):
-        raise bad_request("neocloud must be an object.", param="neocloud")
-    reject_unknown(placement, PLACEMENT)
-    if (gate := placement.get("gate")) is not None:
-        if not isinstance(gate, dict):
-            raise bad_request('gate must be an object: {"rules": [...]}.', param="neocloud.gate")
-        placement = {**placement, "gate": json.dumps(gate)}
-    return {**spec, **placement}
-
-
-def _no_integrations(given: Json) -> None:
-    if not given:
-        return
-    first = given[0] if isinstance(given, list) else given
-    kind = first.get("type") if isinstance(first, dict) else first
-    raise bad_request(
-        f"The integration {kind!r} is not supported. Metrics are in the events and result files of the job.",
-        param="integrations",
-    )
-
-
-def _given(body: Mapping[str, Json]) -> JsonObject:
-    """Return hyperparameters from `method`, or from `hyperparameters` as Nebius and older OpenAI clients
-    send them."""
-    method, plain = body.get("method"), body.get("hyperparameters")
-    if method is None:
-        given = plain or {}
-    elif not isinstance(method, dict) or method.get("type") != "supervised":
-        kind = method.get("type") if isinstance(method, dict) else method
-        raise bad_request(f"The method {kind!r} is not supported. Use supervised.", param="method")
-    else:
-        supervised = method.get("supervised") or {}
-        given = (supervised.get("hyperparameters") if isinstance(supervised, dict) else None) or {}
-        if plain:
-            raise bad_request("Set hyperparameters only once, in method.", param="hyperparameters")
-    if not isinstance(given, dict):
-        raise bad_request("hyperparameters must be an object.", param="hyperparameters")
-    return given
-
-
-def _hyperparameters(given: JsonObject) -> JsonObject:
-    reject_unknown(given, {*WHOLE_NUMBERS, *NUMBERS, *SWITCHES})
-    found: JsonObject = {}
-    for name, value in given.items():
-        if value is None or value == "auto":
-            continue
-        if name in WHOLE_NUMBERS:
-            found[name] = _whole(value, name)
-        elif name in SWITCHES:
-            if not isinstance(value, bool):
-                raise bad_request(f'{name} is {value!r}; it must be true, false or "auto".', param=name)
-            found[name] = value
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise bad_request(f'{name} is {value!r}; it must be a number or "auto".', param=name)
-        else:
-            found[name] = value
-    return found
-
-
-def _whole(value: Json, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise bad_request(f'{name} is {value!r}; it must be an integer or "auto".', param=name)
-    return value
 
 
 def as_job(job: FineTuningJob, model: str, tenant_id: str) -> dict[str, object]:
@@ -164,7 +70,7 @@ def as_job(job: FineTuningJob, model: str, tenant_id: str) -> dict[str, object]:
             "learning_rate_multiplier": "auto",
             **used,
         },
-        "method": {"type": "supervised", "supervised": {"hyperparameters": used}},
+        "method": _method(spec, used),
         "result_files": list(status.result_files),
         "trained_tokens": status.trained_tokens or None,
         "seed": spec.seed,
@@ -173,11 +79,17 @@ def as_job(job: FineTuningJob, model: str, tenant_id: str) -> dict[str, object]:
         "metadata": dict(spec.job_metadata) or None,
         "error": _job_error(status.error) if status.HasField("error") else None,
         "warnings": list(status.warnings),
-        "evaluation": _plain(status.evaluation) if status.HasField("evaluation") else None,
+        "evaluation": _evaluation(status.evaluation) if status.HasField("evaluation") else None,
         "gate": _gate(status.gate) if status.HasField("gate") else None,
         "step": status.step,
         "total_steps": status.total_steps,
     }
+
+
+def _method(spec: FineTuningJobSpec, used: dict[str, object]) -> dict[str, object]:
+    kind = NAMES[spec.method]
+    grader = {"grader": json.loads(spec.grader)} if spec.grader else {}
+    return {"type": kind, kind: {"hyperparameters": used, **grader}}
 
 
 def _job_state(job: FineTuningJob) -> str:
@@ -195,6 +107,14 @@ def _job_error(error: JobError) -> dict[str, object]:
 
 def _gate(verdict: GateVerdict) -> dict[str, object]:
     return {"passed": verdict.passed, "rules": [_plain(rule) for rule in verdict.rules]}
+
+
+def _evaluation(evaluation: Evaluation) -> dict[str, object]:
+    """Return what was measured: rewards in place of perplexities where a grader scored answers."""
+    has_rewards = evaluation.HasField("base_reward")
+    kind = "reward" if has_rewards else "perplexity"
+    measured = _plain(evaluation)
+    return {name: value for name, value in measured.items() if kind in name or name == "conversations"}
 
 
 def _plain(message: Message) -> dict[str, object]:
@@ -233,6 +153,7 @@ def as_checkpoint(checkpoint: FineTuningCheckpoint, job: FineTuningJob) -> dict[
     }
 
 
+NAMES = {FineTuningJobSpec.Method.Value(each): name for name, each in METHODS.items()} | {0: "supervised"}
 logger = logging.getLogger(__name__)
 PERMISSION = "tuning.fineTuningJobs"
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
@@ -264,7 +185,7 @@ class TuningApi:
         for param in ("training_file", "validation_file"):
             # An object of a bucket is read by the job, which checks its lines.
             if (file_id := text(body, param)) and not file_id.startswith("s3://"):
-                await self._check_file(request, file_id, project_id, param)
+                await self._check_file(request, file_id, project_id, param, spec)
         name = "-".join(filter(None, ("ft", text(body, "suffix"), secrets.token_hex(4))))
         message = {
             "metadata": {"parent_id": project_id, "name": name},
@@ -346,7 +267,9 @@ class TuningApi:
                     raise
         raise model_not_found(name)
 
-    async def _check_file(self, request: ApiRequest, file_id: str, project_id: str, param: str) -> None:
+    async def _check_file(
+        self, request: ApiRequest, file_id: str, project_id: str, param: str, spec: JsonObject
+    ) -> None:
         file = await asyncio.to_thread(self._files.find, file_id)
         if file is None or file.project_id != project_id:
             raise bad_request(f"There is no file {file_id!r} in the project {project_id}.", param=param)
@@ -357,7 +280,8 @@ class TuningApi:
             )
         require_validation_slot()
         try:
-            result = await validate_file("training", self._files.location(file))
+            rows = {"method": method_of(spec), "grader": str(spec.get("grader", ""))}
+            result = await validate_file("training", self._files.location(file), **rows)
         except ValidationCrashed as error:
             logger.error("Validation of file %s failed: %s", file.id, error)
             message = (

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from neocloud.core.contract.json_codec import Json, JsonObject
-from neocloud.core.training_data import CheckFailed, as_sentence, check_training_data, limit_this_process
+from neocloud.core.training_data import (
+    SUPERVISED,
+    CheckFailed,
+    as_sentence,
+    check_training_data,
+    limit_this_process,
+)
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.api.fields import InvalidJson, parse_json
 
@@ -157,11 +163,12 @@ def _check_request(line: JsonObject, number: int, endpoint: str, result: Validat
         )
 
 
-async def validate_training_file(path: Path) -> ValidationResult:
+async def validate_training_file(path: Path, options: Mapping[str, str | int]) -> ValidationResult:
     """Validate training data with the reader that jobs use."""
     with path.open("rb") as file:
         try:
-            found = await check_training_data(file)
+            method, grader = str(options.get("method", SUPERVISED)), str(options.get("grader", ""))
+            found = await check_training_data(file, method, grader)
         except CheckFailed as error:
             raise ValidationCrashed(str(error)) from error
     result = ValidationResult(lines=found.conversations, total_errors=found.error_count)
@@ -188,7 +195,7 @@ async def validate_file(kind: Kind, path: Path, **options: str | int) -> Validat
     is_small = (await asyncio.to_thread(path.stat)).st_size <= SMALL_BYTES
     if kind == "training":
         async with _SMALL_SLOTS if is_small else _SLOTS:
-            return await validate_training_file(path)
+            return await validate_training_file(path, options)
     if is_small:
         return await asyncio.to_thread(validate_batch_file, path, **options)  # type: ignore[arg-type]
     async with _SLOTS:

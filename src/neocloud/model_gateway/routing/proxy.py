@@ -25,7 +25,7 @@ from neocloud.model_gateway.api.request import RequestContext
 from neocloud.model_gateway.authentication import INVOKE
 from neocloud.model_gateway.compiled.turns import CompilationTurns
 from neocloud.model_gateway.metering.recorder import RequestRecord, UsageRecorder
-from neocloud.model_gateway.metering.usage import EventTooLong, RequestStart
+from neocloud.model_gateway.metering.usage import EventTooLong
 from neocloud.model_gateway.routing.answers import RecentAnswers
 from neocloud.model_gateway.routing.relay import (
     CLIENT_LEFT,
@@ -34,6 +34,7 @@ from neocloud.model_gateway.routing.relay import (
     RequestStopped,
     ResponseRelay,
     ResponseWriter,
+    request_start,
 )
 from neocloud.model_gateway.routing.releases import ActiveRelease, Releases
 from neocloud.model_gateway.routing.routes import Deployment, LoadBalancer, Replica, RouteTable, Target
@@ -89,6 +90,8 @@ class Proxy:
         context = relay.context
         target = self._find_target(relay)
         context.request.require_task(target.deployment.task)
+        if target.deployment.hides_tools:
+            context.request.require_demanded_call()
         self._active.add(relay)
         self._traffic.batch_requests += context.is_batch
         try:
@@ -147,7 +150,7 @@ class Proxy:
         if target.load_error:
             raise adapter_not_loaded_error(target.name, target.load_error)
         await self._take_turn(relay, deployment.id)
-        record = await self._recorder.open(_request_start(context, target))
+        record = await self._recorder.open(request_start(context, target))
         self._traffic.started(deployment.id)
         try:
             await self._forward(relay, target, record)
@@ -364,21 +367,6 @@ class Proxy:
         status = 499 if relay.stop_reason == CLIENT_LEFT else relay.status
         first = (relay.first_byte_at or now) - context.arrived_at
         self._metrics.answered(target.name, context.request.path, status, first, now - context.arrived_at)
-
-
-def _request_start(context: RequestContext, target: Target) -> RequestStart:
-    request, caller = context.request, context.caller
-    return RequestStart(
-        request_id=context.request_id,
-        tenant_id=caller.tenant_id,
-        project_id=context.project_id,
-        subject_id=caller.subject_id,
-        deployment_id=target.deployment.id,
-        model_name=target.name,
-        input_tokens=request.input_tokens,
-        max_output_tokens=request.max_total_output_tokens(target.deployment.context_length),
-        is_batch=context.is_batch,
-    )
 
 
 def _no_replicas(target: Target) -> OpenAiError:

@@ -23,10 +23,11 @@ from neocloud.model_gateway.api.errors import (
     replica_lost_error,
     replica_silent_error,
 )
-from neocloud.model_gateway.api.request import BYTES_PER_TOKEN, CHAT, RESPONSES, RequestContext
+from neocloud.model_gateway.api.lengths import BYTES_PER_TOKEN
+from neocloud.model_gateway.api.request import CHAT, RESPONSES, RequestContext
 from neocloud.model_gateway.compiled.turns import Turn
 from neocloud.model_gateway.metering.recorder import RequestRecord
-from neocloud.model_gateway.metering.usage import EventStream, TokenUsage, usage_of_answer
+from neocloud.model_gateway.metering.usage import EventStream, RequestStart, TokenUsage, usage_of_answer
 from neocloud.model_gateway.routing.routes import Target
 from neocloud.model_gateway.routing.traffic import Metrics
 from neocloud.model_gateway.routing.upstream import Connection, ReplicaFailed
@@ -358,3 +359,19 @@ def _status_in(event: bytes) -> int:
 
 def _model_field(name: str) -> bytes:
     return b'"model":' + orjson.dumps(name)
+
+
+def request_start(context: RequestContext, target: Target) -> RequestStart:
+    """Return what is recorded of a request before it is sent."""
+    request, caller = context.request, context.caller
+    return RequestStart(
+        request_id=context.request_id,
+        tenant_id=caller.tenant_id,
+        project_id=context.project_id,
+        subject_id=caller.subject_id,
+        deployment_id=target.deployment.id,
+        model_name=target.name,
+        input_tokens=request.input_tokens,
+        max_output_tokens=request.max_total_output_tokens(target.deployment.context_length),
+        is_batch=context.is_batch,
+    )

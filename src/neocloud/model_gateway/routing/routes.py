@@ -85,6 +85,8 @@ class Deployment:
     """Others may run programs at the addresses of its replicas: each proves first that it has the key."""
     task: str = GENERATE
     """The name of a DeploymentSpec.Task, which decides the paths that it serves."""
+    hides_tools: bool = False
+    """Its chat template leaves tools out: the model calls one only where a request demands it."""
 
 
 class RouteTable:
@@ -151,6 +153,7 @@ def _deployment(route: Route) -> Deployment:
         price=_price(route.price),
         is_billed_hourly=_value_name(DeploymentSpec.Charge, route.charge) == "BY_HOUR",
         task=_value_name(DeploymentSpec.Task, route.task) or GENERATE,
+        hides_tools=route.hides_tools,
     )
 
 

@@ -23,7 +23,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     TrainingDataSize,
 )
 from neocloud.services.compute.public import Preset
-from neocloud.services.tuning.reconcile.workspace import resolve
+from neocloud.services.tuning.reconcile.workspace import memory_sentence, resolve
 from neocloud.services.tuning.rules import (
     cluster_nodes,
     model_violations,
@@ -32,6 +32,7 @@ from neocloud.services.tuning.rules import (
     shape_violations,
 )
 from neocloud.services.tuning.rules.hyperparameters import BYTES_PER_TOKEN, TRAINING_SHARE, DataSize
+from neocloud.services.tuning.rules.methods import method_of, trains_all
 from neocloud.services.tuning.types import JOB, JobState, work_folder
 from neocloud.services.tuning.work_folder import WorkFolder
 
@@ -66,6 +67,7 @@ async def estimate(call: Call, request: EstimateFineTuningJobRequest) -> Estimat
         hyperparameters=used,
         warnings=warnings,
         trained_tokens=_trained_tokens(request.data, request.spec, used.n_epochs),
+        memory=memory_sentence(job.spec, found.shape, used, found.base),
     )
     measured = await asyncio.to_thread(_measure, call, found.earlier)
     if measured is not None:
@@ -120,9 +122,13 @@ def _base_id(tx: Transaction, job: FineTuningJob) -> str:
 
 
 def _is_alike(one: FineTuningJobSpec, other: FineTuningJobSpec) -> bool:
-    """Return whether two jobs run on the same shape."""
+    """Return whether two jobs train the same on the same shape."""
     shape, wanted = (
-        (each.platform, each.preset, each.slurm_cluster_id, max(1, each.nodes)) for each in (one, other)
+        (
+            *(each.platform, each.preset, each.slurm_cluster_id, max(1, each.nodes)),
+            *(method_of(each), trains_all(each)),
+        )
+        for each in (one, other)
     )
     return shape == wanted
 

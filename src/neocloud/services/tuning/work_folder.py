@@ -21,6 +21,7 @@ from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted.files import Folder, UnsafePath, remove_tree, whole_lines
 from neocloud.core.untrusted.trees import copy_tree, stage_file
 from neocloud.services.tuning.rules.hyperparameters import DataSize
+from neocloud.services.tuning.rules.outcome import LARGEST_NUMBER, Outcome, read_outcome
 
 LOG_CHUNK_BYTES = 256 * 1024
 MAX_LINES_BYTES = 16 * 1024**2
@@ -29,14 +30,11 @@ MAX_RESULT_BYTES = 64 * 1024**2
 """Largest size of a result file, such as the metrics of all steps."""
 LATEST_SECONDS = 4_102_444_800.0
 """The year 2100. A later time was not written by a recipe."""
-LARGEST_STEP, LARGEST_NUMBER = 2**31 - 1, 2**62
-"""The largest values that statuses and events can hold."""
+LARGEST_STEP = 2**31 - 1
+"""The largest value that statuses and events can hold."""
+MEASURED = {"reward": "reward", "reward_margin": "margin of the preferred answers"}
+"""Measurements of the methods beside supervised training that events tell, with their words."""
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]{1,12})")
-
-_SUCCESS = (
-    *("trained_tokens", "conversations"),
-    *("base_perplexity", "fine_tuned_perplexity", "perplexity_improvement"),
-)
 
 Row = Mapping[str, object]
 """A JSON object."""
@@ -78,31 +76,6 @@ class Checkpoint:
     valid_loss: float | None
     name: str
     """Name of its folder, below `finetune`."""
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """The attempt ended after a checkpoint because it was stopped."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    code: str
-    message: str
-    param: str
-
-
-@dataclass(frozen=True)
-class Success:
-    trained_tokens: int
-    conversations: int
-    base_perplexity: float
-    fine_tuned_perplexity: float
-    perplexity_improvement: float
-
-
-Outcome = Stopped | Failure | Success
-"""How an attempt ended."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +139,7 @@ class WorkFolder:
     def outcome(self, attempt: int) -> Outcome | None:
         """Return how this attempt ended; None while it has not."""
         found = self._object("outcome.json")
-        return _outcome(found) if found.get("attempt") == attempt else None
+        return read_outcome(found) if found.get("attempt") == attempt else None
 
     @cached_property
     def metrics(self) -> list[Metrics]:
@@ -190,6 +163,11 @@ class WorkFolder:
             if each.train_loss is not None:
                 data = {name: value for name, value in each.row.items() if name != "time"}
                 message = f"Step {each.step}/{each.total_steps}: training loss={each.train_loss:.4f}"
+                message += "".join(
+                    f", {words}={value:.4f}"
+                    for name, words in MEASURED.items()
+                    if _is_number(value := each.row.get(name))
+                )
                 found.append(Event(f"ftevent-m{each.step}", each.time, "info", message, json.dumps(data)))
         return sorted(found, key=lambda event: (event.time, event.id))
 
@@ -365,23 +343,6 @@ def _metrics(time: float, row: Row) -> Metrics | None:
             row=row,
         )
     return None
-
-
-def _outcome(found: Row) -> Outcome | None:
-    """Return the outcome; None for an object that no recipe writes."""
-    match found:
-        case {"state": "stopped"}:
-            return Stopped()
-        case {"state": "failed", "code": str(code), "message": str(message), "param": str(param)}:
-            return Failure(code, message, param)
-        case {"state": "succeeded"}:
-            numbers = [value for name in _SUCCESS if _is_number(value := found.get(name))]
-            if len(numbers) < len(_SUCCESS):
-                return None
-            tokens, conversations, *perplexities = numbers
-            return Success(int(tokens), int(conversations), *map(float, perplexities))
-        case _:
-            return None
 
 
 def _is_step(value: object) -> TypeGuard[int]:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.api.lengths import PREFIX_LENGTH
 from neocloud.model_gateway.api.request import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
-    PREFIX_LENGTH,
     RESPONSES,
     ModelRequest,
     parse_request,
@@ -244,3 +244,19 @@ def test_a_call_with_arguments_that_are_no_text_is_named(arguments: Any) -> None
     assert error.param in error.message
     assert refused(messages=[{**messages[1], "tool_calls": [good, "x"]}]).param == "messages[0].tool_calls"
     asked(messages=[*HELLO, {"role": "assistant", "tool_calls": []}, {**messages[1], "tool_calls": [good]}])
+
+
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": None}])
+def test_a_model_that_is_not_shown_tools_may_not_choose(choice: dict[str, Any]) -> None:
+    with pytest.raises(OpenAiError, match="leaves tools out") as caught:
+        asked(tools=[FUNCTION], **choice).require_demanded_call()
+    assert (caught.value.param, caught.value.status) == ("tool_choice", 400)
+
+
+@pytest.mark.parametrize("choice", ["required", "none", {"type": "function", "function": {"name": "f"}}])
+def test_a_call_that_is_demanded_is_served_by_any_model(choice: Any) -> None:
+    asked(tools=[FUNCTION], tool_choice=choice).require_demanded_call()
+    asked().require_demanded_call()

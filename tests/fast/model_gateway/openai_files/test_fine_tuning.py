@@ -73,6 +73,49 @@ async def test_a_gate_is_an_object_and_its_verdict_is_returned(alice: httpx.Asyn
     assert found == {"passed": False, "rules": [rule]}
 
 
+PREFERENCE = {
+    "input": {"messages": CONVERSATION["messages"][:1]},
+    "preferred_output": CONVERSATION["messages"][1:],
+    "non_preferred_output": [{"role": "assistant", "content": "No."}],
+}
+GRADER = {
+    "type": "string_check",
+    "name": "exact",
+    "operation": "eq",
+    "input": "{{sample.output_text}}",
+    "reference": "{{item.answer}}",
+}
+
+
+async def test_a_job_on_preferences(alice: httpx.AsyncClient, jobs: Jobs) -> None:
+    wanted = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": "auto"}}}
+    made = await make(alice, json.dumps(PREFERENCE).encode(), method=wanted)
+    assert made.status_code == 200, made.text
+    assert made.json()["method"] == {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2}}}
+    [row] = jobs.jobs.values()
+    assert row.spec.Method.Name(row.spec.method) == "DPO" and not row.spec.grader
+    refused = await make(alice, GOOD, method=wanted)
+    assert refused.json()["error"]["code"] == "invalid_training_file"
+    assert "Line 1: a preference has 'input'" in refused.json()["error"]["message"]
+
+
+async def test_a_job_on_rewards(alice: httpx.AsyncClient, jobs: Jobs) -> None:
+    settings = {"grader": GRADER, "hyperparameters": {"num_generations": 4, "compute_multiplier": "auto"}}
+    wanted = {"type": "reinforcement", "reinforcement": settings}
+    task = json.dumps({"messages": CONVERSATION["messages"][:1], "answer": "You may."}).encode()
+    made = await make(alice, task, method=wanted)
+    assert made.status_code == 200, made.text
+    found = made.json()["method"]["reinforcement"]
+    assert found == {"grader": GRADER, "hyperparameters": {"num_generations": 4}}
+    [row] = jobs.jobs.values()
+    row.status.evaluation.base_reward, row.status.evaluation.fine_tuned_reward = 0.25, 0.5
+    row.status.evaluation.conversations = 8
+    shown = (await alice.get(f"fine_tuning/jobs/{made.json()['id']}")).json()["evaluation"]
+    assert shown == {"base_reward": 0.25, "fine_tuned_reward": 0.5, "conversations": 8}
+    without = await make(alice, task.replace(b"answer", b"other"), method=wanted)
+    assert "the grader reads 'item.answer'" in without.json()["error"]["message"]
+
+
 async def test_the_nebius_body(alice: httpx.AsyncClient, jobs: Jobs) -> None:
     made = await make(alice, hyperparameters=NEBIUS)
     assert made.status_code == 200, made.text
@@ -87,7 +130,23 @@ async def test_the_nebius_body(alice: httpx.AsyncClient, jobs: Jobs) -> None:
         ({"model": "none"}, "model"),
         ({"training_file": "file-none"}, "training_file"),
         ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "integrations"),
-        ({"method": {"type": "dpo"}}, "method"),
+        ({"method": {"type": "distillation"}}, "method"),
+        ({"method": {"type": "dpo", "dpo": {"grader": {}}}}, "grader"),
+        ({"method": {"type": "dpo", "supervised": {}}}, "supervised"),
+        ({"method": {"type": "dpo"}, "hyperparameters": {"n_epochs": 1}}, "hyperparameters"),
+        (
+            {
+                "method": {
+                    "type": "reinforcement",
+                    "reinforcement": {"hyperparameters": {"reasoning_effort": "low"}},
+                }
+            },
+            "reasoning_effort",
+        ),
+        (
+            {"method": {"type": "reinforcement", "reinforcement": {"grader": "x"}}},
+            "method.reinforcement.grader",
+        ),
         ({"hyperparameters": {"n_epochs": 1.5}}, "n_epochs"),
         ({"hyperparameters": {"packing": 1}}, "packing"),
         ({"hyperparameters": {"learning_rate": "fast"}}, "learning_rate"),

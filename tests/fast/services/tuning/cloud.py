@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests import control_plane
 
 JOBS = "neocloud.tuning.v1.FineTuningJobService"
 StateEnum = contract.enum("neocloud.tuning.v1.FineTuningJobStatus.State")
+PERPLEXITIES = {"base_perplexity": 5.0, "fine_tuned_perplexity": 2.5, "perplexity_improvement": 50.0}
 CHAT = {"messages": [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Good day."}]}
 
 
@@ -103,17 +104,19 @@ class Recipes:
         content = {"attempt": self.wanted["attempt"], "state": state, **facts}
         (self.folder / "outcome.json").write_text(json.dumps(content))
 
-    def succeed(self, add: Callable[[Path], None] = lambda result: None, report: str | None = "{}") -> None:
+    def succeed(
+        self,
+        add: Callable[[Path], None] = lambda result: None,
+        report: str | None = "{}",
+        measured: Mapping[str, float] = PERPLEXITIES,
+    ) -> None:
         (self.folder / "result").mkdir()
         add(self.folder / "result")
         (self.folder / "result" / "adapter_model.safetensors").write_bytes(b"weights")
         (self.folder / "metrics.csv").write_text("step,train_loss,valid_loss\n20,1.0,1.1\n")
         if report is not None:
             (self.folder / "report.json").write_text(report)
-        self.end(
-            "succeeded", trained_tokens=2000, base_perplexity=5.0, fine_tuned_perplexity=2.5,
-            perplexity_improvement=50.0, conversations=4,
-        )  # fmt: skip
+        self.end("succeeded", trained_tokens=2000, conversations=4, **measured)
 
 
 @asynccontextmanager

@@ -92,7 +92,7 @@ async def test_a_job_trains_on_an_object(cloud: Cloud) -> None:
 BAD_LINES = [
     ({"messages": [*CHAT["messages"], CHAT["messages"][0]]}, "the last message must have the role assistant"),
     ({"messages": [CHAT["messages"][0], CHAT["messages"][1] | {"weight": 0.5}]}, "'weight' is 0.5"),
-    ({**CHAT, "tools": [{"type": "function"}]}, "column 'tools' is not empty"),
+    ({**CHAT, "tools": [{"type": "function"}]}, "'tools': tool 1 has no 'function'"),
 ]
 
 

@@ -201,7 +201,15 @@ async def test_the_log_is_followed_by_whole_lines_to_its_end(tmp_path: Path) -> 
 
 
 REFUSED = (
-    ({"hyperparameters": {"lora": False}}, "LoRA"),
+    ({"hyperparameters": {"lora": False}, "merge": True}, "whole already"),
+    ({"hyperparameters": {"beta": 0.1}}, "of the method dpo and reinforcement, not of supervised"),
+    ({"method": "DPO", "hyperparameters": {"packing": True}}, "joins conversations"),
+    ({"method": "DPO", "hyperparameters": {"early_stopping_patience": 2}}, "of the method supervised"),
+    ({"method": "DPO", "grader": "{}"}, "grader"),
+    ({"method": "REINFORCEMENT"}, "reinforcement needs one"),
+    ({"method": "REINFORCEMENT", "grader": '{"type": "python"}'}, "runs code of a user"),
+    ({"method": "REINFORCEMENT", "grader": "x"}, "is no JSON"),
+    ({"method": "REINFORCEMENT", "grader": '{"type": "x"}'}, "one of string_check"),
     ({"hyperparameters": {"learning_rate": 1e-4, "learning_rate_multiplier": 2.0}}, "automatic rate"),
     ({"hyperparameters": {"context_length": 4096}}, "2,048 tokens at most"),
     ({"preset": "9vcpu-1gb"}, "preset"),

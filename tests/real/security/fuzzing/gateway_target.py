@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.model_gateway.api.request import INPUT_FIELD
+from neocloud.model_gateway.api.lengths import INPUT_FIELD
 from neocloud.model_gateway.composition import Gateway
 from neocloud.model_gateway.metering.ledger import open_ledger
 from neocloud.model_gateway.settings import GatewaySettings

@@ -34,7 +34,8 @@ RESULTS = {
 SHOWN_FACTS: Mapping[str, Sequence[str]] = {
     "DATA_SET": ("rows", "size_bytes", "training rows", "held_out rows", "split", "split_seed"),
     "JOB": (
-        *("ran_on", "seconds", "attempts", "seed", "n_epochs", "batch_size", "learning_rate", "lora_r"),
+        *("ran_on", "method", "seconds", "attempts", "seed", "n_epochs", "batch_size", "learning_rate"),
+        "lora_r",
         *("trained_tokens", "recipe", "package torch", "nodes", "processes", "processor", "device"),
     ),
     "MODEL": ("origin", "source", "license", "lora_rank"),
@@ -44,6 +45,8 @@ SHOWN_FACTS: Mapping[str, Sequence[str]] = {
         "base_perplexity",
         "fine_tuned_perplexity",
         "perplexity_improvement",
+        "base_reward",
+        "fine_tuned_reward",
         "conversations",
         "gate",
     ),

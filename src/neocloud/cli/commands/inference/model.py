@@ -12,10 +12,11 @@ import typer
 from neocloud.cli.commands.inference.catalogue import CATALOGUE, OfferedModel, catalogue_folder
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.lineage import lineage, models_trained_on
+from neocloud.cli.commands.inference.model_text import details, parameters, summary, task_text
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
 from neocloud.cli.commands.inference.rebuild import rebuild
-from neocloud.cli.commands.inference.verify import quality_text, questions_of, verify
+from neocloud.cli.commands.inference.verify import questions_of, verify
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text, warn
 from neocloud.cli.progress import finish, stage
@@ -35,7 +36,6 @@ from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
-from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
@@ -154,7 +154,7 @@ def add(
     else:
         spec["source"] = _source_of(cloud, name, source, revision, in_place=in_place)
     model = _create(cloud, name, spec)
-    text = f"Model {name} is READY: {_summary(model)}."
+    text = f"Model {name} is READY: {summary(model)}."
     deployment = _wait_until_served(cloud, model) if base else ""
     next_step = f"Serve it: neo deploy {quote(base or name)}" + (" --max-adapters 4" if base else "")
     _show(model, output, f"{text}\n" + (f"Deployment {deployment} serves it." if deployment else next_step))
@@ -327,52 +327,11 @@ def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:
     return cloud.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
 
 
-def _summary(model: "Model") -> str:
-    status = model.status
-    if status.lora_rank:
-        modules = ", ".join(status.target_modules)
-        return f"an adapter of rank {status.lora_rank} on {modules}, {size_text(status.size_bytes)}"
-    made_for = {"embed": "embeddings", "rerank": "ranking"}.get(task_text(model), "")
-    kind = f"{status.architecture} for {made_for}" if made_for else status.architecture
-    parts = (kind, f"{parameters(status.parameters)} parameters", size_text(status.size_bytes))
-    return ", ".join((*parts, f"context {status.context_length:,}"))
-
-
 def _show(model: "Model", output: Format, text: str) -> None:
     if output is Format.TABLE and text:
         echo(text)
         return
-    status = model.status
-    pairs = (
-        ("Name", model.metadata.name),
-        ("ID", model.metadata.id),
-        ("State", state_of(model)),
-        ("Message", status.message),
-        ("Task", task_text(model)),
-        ("Architecture", status.architecture),
-        ("Parameters", f"{status.parameters:,}"),
-        ("Size", size_text(status.size_bytes)),
-        ("Type", status.dtype),
-        ("Context", f"{status.context_length:,}"),
-        ("Bytes per token", f"{status.kv_bytes_per_token:,}" if status.kv_bytes_per_token else ""),
-        ("Base", model.spec.base_model_id),
-        ("Rank", status.lora_rank or ""),
-        ("License", model.spec.license),
-        ("Description", model.spec.description),
-        ("Adapters", ", ".join(status.adapter_ids)),
-        ("Deployments", ", ".join(status.deployment_ids)),
-        ("SHA-256", status.digest),
-        ("Artifact", status.artifact_digest),
-        ("Withheld by", model.spec.withheld_by),
-        ("Gate overridden", _overridden(model)),
-        ("Quality test", quality_text(model)),
-    )
-    show(output, contract.to_document(model), fields_table(pairs))
-
-
-def _overridden(model: "Model") -> str:
-    made = model.spec.gate_override
-    return f"by {made.subject_name or made.subject_id}: {made.reason}" if made.subject_id else ""
+    show(output, contract.to_document(model), fields_table(details(model)))
 
 
 ReasonOption = Annotated[
@@ -393,20 +352,3 @@ def override_gate(cloud: Cloud, name: NameArgument, reason: ReasonOption) -> Non
     model = cloud.find(MODELS, name)
     cloud.client.call(f"{MODELS}/OverrideGate", {"id": model.metadata.id, "reason": reason})
     say(f"The gate of {model.metadata.name} is overridden: it may be served.")
-
-
-def task_text(model: "Model") -> str:
-    """Return what the model is made for: "generate", "embed" or "rerank"; "" where it is not known."""
-    found = ModelStatus.Task.Name(model.status.task)
-    return "" if found == "TASK_UNSPECIFIED" or model.spec.base_model_id else found.lower()
-
-
-_UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
-
-
-def parameters(count: int) -> str:
-    """ "8.2B" for 8,190,735,360."""
-    for unit, each in _UNITS:
-        if count >= each:
-            return f"{count / each:.1f}".removesuffix(".0") + unit
-    return str(count) if count else ""

@@ -16,7 +16,7 @@ from neocloud.core import contract
 from neocloud.core.json_values import is_object
 
 LARGEST_BYTES = 64 * 1024
-FIELDS = ("suffix", "seed", "merge", "hyperparameters")
+FIELDS = ("suffix", "seed", "merge", "method", "grader", "hyperparameters")
 """Fields of a job's spec that a configuration may set. An option of the command goes before it."""
 
 

@@ -5,14 +5,38 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 
-from neocloud.cli.output import say
+from neocloud.cli.output import JsonObject, say
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 from neocloud.core.training_data import as_sentence, recipes_folder
+
+
+class Method(StrEnum):
+    SUPERVISED = "supervised"
+    DPO = "dpo"
+    REINFORCEMENT = "reinforcement"
+
+
+def method_options(spec: JsonObject) -> list[str]:
+    """Return the options of the recipes for the method of a job."""
+    method = Method[spec.get("method", "SUPERVISED")]
+    return [] if method is Method.SUPERVISED else ["--method", method.value]
+
+
+def grader_text(path: Path) -> str:
+    """Return the JSON of a grader's file, with what is wrong with it found before anything is uploaded."""
+    check_file(path)
+    text = path.read_text("utf-8", errors="replace")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClientError("INVALID_ARGUMENT", f"{path} is no JSON: {error}", "Correct it") from error
+    return json.dumps(found)
 
 
 @contextmanager
@@ -25,7 +49,7 @@ def as_jsonl(data: Path, *options: str) -> Generator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="neo-tune-") as folder:
         target = Path(folder) / f"{data.stem}.jsonl"
-        _convert(data, target)
+        _convert(data, target, *_only_method(options))
         yield target
 
 
@@ -50,16 +74,17 @@ def first_question(path: Path) -> str:
     """Return the user's first message of the first conversation; "" if the file has another form."""
     with tempfile.TemporaryDirectory(prefix="neo-tune-") as folder:
         target = Path(folder) / "first.jsonl"
-        try:
-            _convert(path, target)
-        except ClientError:
-            return ""
-        return _first_user_message(target)
+        for method in Method:
+            with suppress(ClientError):
+                _convert(path, target, "--method", method.value)
+                return _first_user_message(target)
+    return ""
 
 
 def _first_user_message(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
-        messages = json.loads(file.readline())["messages"]
+        row = json.loads(file.readline())
+    messages = row["input"]["messages"] if "input" in row else row["messages"]
     return next((message["content"] for message in messages if message["role"] == "user"), "")
 
 
@@ -72,8 +97,13 @@ def _checked(data: Path, *options: str) -> list[str]:
     return report["notes"]
 
 
-def _convert(data: Path, target: Path) -> None:
-    _read(data, "--output", str(target))
+def _convert(data: Path, target: Path, *options: str) -> None:
+    _read(data, "--output", str(target), *options)
+
+
+def _only_method(options: Sequence[str]) -> Sequence[str]:
+    at = options.index("--method") if "--method" in options else len(options)
+    return options[at : at + 2]
 
 
 def _read(data: Path, *options: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neocloud.cli.commands.tuning.data_file import check_file, recipe
+from neocloud.cli.commands.tuning.data_file import Method, check_file, method_options, recipe
 from neocloud.cli.output import JsonObject
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import MODELS, TUNING_JOBS, ProjectClient
@@ -48,17 +48,21 @@ def not_run(reason: str) -> JsonObject:
     return {"state": "not_run", "reason": reason}
 
 
-def read_data(files: Mapping[str, str]) -> JsonObject:
-    """Return what is understood of the files that are here."""
+def read_data(files: Mapping[str, str], spec: JsonObject) -> JsonObject:
+    """Return what is understood of the files that are here, for the method of the job."""
     training, validation = files["training_file"], files.get("validation_file", "")
     if training.startswith(SCHEME):
         return not_run(f"the data lie in a bucket; copy them here to see them: neo storage cp {training} .")
-    options = [training]
+    options = [training, *method_options(spec)]
     check_file(Path(training))
     if validation and not validation.startswith(SCHEME):
         check_file(Path(validation))
         options += ["--validation", validation]
-    return {"state": "done", **_run("dataset_report.py", options, "Read the data")}
+    with tempfile.TemporaryDirectory(prefix="neo-tune-") as folder:
+        if grader := spec.get("grader"):
+            (Path(folder) / "grader.json").write_text(grader)
+            options += ["--grader", str(Path(folder) / "grader.json")]
+        return {"state": "done", **_run("dataset_report.py", options, "Read the data")}
 
 
 def error_in(data: JsonObject) -> str:
@@ -87,14 +91,15 @@ def with_estimate(
     if data["state"] != "done" or error_in(data):
         reason = data.get("reason") or "the data cannot be trained on"
         return TrialReport(data, not_run(reason), not_run(reason))
+    wanted: JsonObject = contract.to_document(spec)
     size = {name: data["training"][name] for name in ("conversations", "bytes", "longest_bytes")}
     try:
         found = _estimated(cloud, spec, size)
     except ClientError as error:
         if error.code not in NOT_KNOWN:
             raise
-        return TrialReport(data, _tokens(cloud, base_id, path, 0), not_run(error.message))
-    tokens = _tokens(cloud, base_id, path, found.hyperparameters.context_length)
+        return TrialReport(data, _tokens(cloud, base_id, path, 0, wanted), not_run(error.message))
+    tokens = _tokens(cloud, base_id, path, found.hyperparameters.context_length, wanted)
     if tokens.get("tokens"):
         found = _estimated(cloud, spec, {**size, "tokens": tokens["tokens"]})
     return TrialReport(data, tokens, _estimate_document(found, tokens, price))
@@ -125,8 +130,10 @@ def _estimated(
     return cloud.client.call(f"{TUNING_JOBS}/Estimate", request)
 
 
-def _tokens(cloud: ProjectClient, base_id: str, path: str, context: int) -> JsonObject:
+def _tokens(cloud: ProjectClient, base_id: str, path: str, context: int, spec: JsonObject) -> JsonObject:
     """Return the tokens of the data by the tokenizer of the base, which is fetched for it."""
+    if spec.get("method") == Method.REINFORCEMENT.name:
+        return not_run("the model writes the answers while it trains")
     with tempfile.TemporaryDirectory(prefix="neo-tune-") as folder:
         try:
             files = cloud.client.call(f"{MODELS}/ReadTokenizer", {"id": base_id}).files
@@ -138,7 +145,7 @@ def _tokens(cloud: ProjectClient, base_id: str, path: str, context: int) -> Json
             if not _FILE_NAME.fullmatch(each.name):
                 return not_run(f"the cloud named a file of the tokenizer {each.name[:80]!r}")
             (Path(folder) / each.name).write_bytes(each.content)
-        options = [path, "--model", folder, "--context", str(context)]
+        options = [path, "--model", folder, "--context", str(context), *method_options(spec)]
         return _run("token_report.py", options, "Count the tokens")
 
 

@@ -20,6 +20,14 @@ KINDS = {
     "phone": "telephone numbers",
 }
 STYLES = {"learnt": "bold green", "cut": "red strike"}
+OF_METHODS = {
+    "beta": "Beta",
+    "num_generations": "Answers to each prompt",
+    "max_completion_tokens": "Most tokens of one",
+    "temperature": "Temperature",
+    "early_stopping_patience": "Early stopping, checkpoints",
+}
+"""Hyperparameters that some methods have, with their words."""
 MARKS = {"learnt": ("{+", "+}"), "cut": ("[-", "-]"), "context": ("", "")}
 """The marks of `wdiff` for what is added and what is removed."""
 
@@ -46,6 +54,9 @@ def _show_file(title: str, found: JsonObject) -> None:
         ("Conversations", f"{found['conversations']:,}"),
         ("Messages", roles),
     ]
+    if found["conversations_with_tools"]:
+        with_tools = counted(found["conversations_with_tools"], "conversation")
+        rows.append(("Tools", f"in {with_tools}, {counted(found['tool_calls'], 'call')}"))
     if found["copies"]:
         rows.append(("Copies of others", f"{found['copies']:,}"))
     echo(f"{title}: {one_line(found['file'])}{kind}")
@@ -145,6 +156,9 @@ def show_estimate(estimate: JsonObject) -> None:
         ("Rows per step", used["batch_size"]),
         ("Context", f"{int(used['context_length']):,} tokens"),
         ("Learning rate", f"{used['learning_rate']:g}"),
+        ("Trained", "an adapter (LoRA)" if used.get("lora", True) else "all weights"),
+        *((words, f"{used[name]:g}") for name, words in OF_METHODS.items() if used.get(name)),
+        *((("Memory", estimate["memory"]),) if estimate.get("memory") else ()),
         ("Tokens to train on", f"{about}{estimate['trained_tokens']:,}"),
         ("Duration", _duration(estimate)),
         ("Cost", _cost(estimate)),

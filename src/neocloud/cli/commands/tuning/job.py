@@ -113,6 +113,14 @@ def logs(
 def evaluation_view(job: "FineTuningJob") -> View:
     """Return base and fine-tuned model compared on the held-out conversations."""
     found = job.status.evaluation
+    if found.HasField("base_reward"):
+        return fields_table(
+            [
+                ("Held-out tasks", found.conversations),
+                ("Mean reward of the base", f"{found.base_reward:.3f}"),
+                ("Mean reward of the new model", f"{found.fine_tuned_reward:.3f}"),
+            ]
+        )
     return fields_table(
         [
             ("Held-out conversations", found.conversations),

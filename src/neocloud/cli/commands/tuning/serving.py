@@ -31,6 +31,12 @@ SERVED_TIMEOUT_SECONDS = 300.0
 POLL_SECONDS = 1.0
 
 
+def is_whole(job: "FineTuningJob") -> bool:
+    """Return whether the new model is a whole one, which has a deployment of its own."""
+    used = job.spec.hyperparameters
+    return job.spec.merge or (used.HasField("lora") and not used.lora)
+
+
 def require_gate(job: "FineTuningJob", *, on_stderr: bool) -> None:
     """Print the verdict of the job's gate, and end with its exit code where the model failed."""
     if not job.status.HasField("gate"):
@@ -103,12 +109,12 @@ def serve(cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str 
 
 
 def _ensure_deployment(cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str) -> None:
-    deployment = _deployment_of(cloud.list_all(DEPLOYMENTS), base, merge=job.spec.merge)
+    deployment = _deployment_of(cloud.list_all(DEPLOYMENTS), base, merge=is_whole(job))
     platform = job.spec.platform
-    if job.spec.merge:
+    if is_whole(job):
         deploy(cloud, job.status.fine_tuned_model, platform=platform, offered=service(price=price))
     if deployment is None:
-        offered = service(max_adapters=0 if job.spec.merge else ADAPTERS, price=price)
+        offered = service(max_adapters=0 if is_whole(job) else ADAPTERS, price=price)
         deploy(cloud, base.metadata.name, platform=platform, offered=offered)
     else:
         say(f"{base.metadata.name} is already served by {deployment.metadata.name}.")
@@ -137,9 +143,9 @@ def _serving(
 ) -> tuple["Sequence[Deployment]", "Sequence[Deployment]"]:
     """Return the deployments that serve the base, and those that serve the new model."""
     deployments = cloud.list_all(DEPLOYMENTS)
-    of_base = _deployment_of(deployments, base, merge=job.spec.merge)
+    of_base = _deployment_of(deployments, base, merge=is_whole(job))
     serve_base = [] if of_base is None else [of_base]
-    if not job.spec.merge:
+    if not is_whole(job):
         return serve_base, serve_base
     new = job.status.fine_tuned_model
     return serve_base, [each for each in deployments if called_name(new, each) in each.status.served_names]

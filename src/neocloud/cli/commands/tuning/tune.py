@@ -12,7 +12,13 @@ import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
 from neocloud.cli.commands.tuning.config_file import ConfigOption, read_configuration
-from neocloud.cli.commands.tuning.data_file import as_jsonl, check_file, first_question, upload
+from neocloud.cli.commands.tuning.data_file import (
+    as_jsonl,
+    check_file,
+    first_question,
+    method_options,
+    upload,
+)
 from neocloud.cli.commands.tuning.data_report import error_in, has_personal_data, read_data, with_estimate
 from neocloud.cli.commands.tuning.data_view import show_data, show_report
 from neocloud.cli.commands.tuning.job import (
@@ -23,7 +29,7 @@ from neocloud.cli.commands.tuning.job import (
     require_success,
 )
 from neocloud.cli.commands.tuning.serving import check_serving, require_gate, serve
-from neocloud.cli.evaluation.gate import JobGateOption, gate_text, read_gate
+from neocloud.cli.commands.tuning.training_options import is_whole, training_spec
 from neocloud.cli.lazy import Options, command_group
 from neocloud.cli.output import (
     Format,
@@ -45,7 +51,6 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
 from neocloud.core import contract
-from neocloud.core.evaluation_gate import JOB_METRICS
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.inference.v1 import Model
@@ -71,34 +76,11 @@ BaseOption = Annotated[str, typer.Option(metavar="MODEL", help="Model to start f
 ValidationOption = Annotated[
     str, typer.Option(help="Conversations to evaluate on, as DATA. Default: a tenth of the data.")
 ]
-SuffixOption = Annotated[str, typer.Option(help="Suffix of the new model's name.")]
-EpochsOption = Annotated[int, typer.Option(min=0, help="Passes over the data; 0: chosen by its size.")]
-BatchSizeOption = Annotated[int, typer.Option(min=0, help="Rows per step; 0: chosen by the data's size.")]
-LearningRateOption = Annotated[
-    float, typer.Option(min=0, help="Learning rate; 0: chosen by the model's size.")
-]
-RankOption = Annotated[int, typer.Option(min=0, help="Rank of the LoRA matrices; 0: 16.")]
-ContextLengthOption = Annotated[
-    int, typer.Option(min=0, help="Maximum tokens of a row; 0: chosen by the data.")
-]
-SeedOption = Annotated[
-    int, typer.Option(min=0, help="Seed for the order of the data and the initial weights.")
-]
-RefusePersonalDataOption = Annotated[
-    bool,
-    typer.Option(
-        "--refuse-personal-data",
-        help="Fail where e-mail addresses, card numbers, IBANs or telephone numbers are in the data.",
-    ),
-]
 DryRunOption = Annotated[
     bool,
     typer.Option(
         "--dry-run", help="Show what is understood of the data, tokens, time and cost; create nothing."
     ),
-]
-MergeOption = Annotated[
-    bool, typer.Option("--merge", help="Create a full model instead of an adapter on the base.")
 ]
 PlatformOption = Annotated[
     str, typer.Option(help="Platform to train on. Default: one that this machine has.")
@@ -118,31 +100,6 @@ ServeItOption = Annotated[
 QuestionOption = Annotated[
     str, typer.Option(help="Question for --serve. Default: the first one in the data.")
 ]
-
-
-def _training(
-    suffix: SuffixOption = "",
-    epochs: EpochsOption = 0,
-    batch_size: BatchSizeOption = 0,
-    learning_rate: LearningRateOption = 0.0,
-    rank: RankOption = 0,
-    context_length: ContextLengthOption = 0,
-    seed: SeedOption = 42,
-    merge: MergeOption = False,
-    refuse_personal_data: RefusePersonalDataOption = False,
-    gate: JobGateOption = None,
-) -> JsonObject:
-    """Return fields of the spec."""
-    settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    settings |= {"lora_r": rank, "context_length": context_length}
-    given = {name: value for name, value in settings.items() if value}
-    spec: JsonObject = {"suffix": suffix, "seed": seed, "merge": merge, "hyperparameters": given}
-    if refuse_personal_data:
-        spec["refuse_personal_data"] = True
-    if gate is not None:
-        read_gate(gate, JOB_METRICS)
-        spec["gate"] = gate_text(gate)
-    return spec
 
 
 @dataclass(frozen=True)
@@ -179,7 +136,7 @@ def tune(
     data: DataArgument,
     base: BaseOption,
     validation: ValidationOption = "",
-    training: Annotated[JsonObject, Options(_training)] = NOTHING,
+    training: Annotated[JsonObject, Options(training_spec)] = NOTHING,
     config: ConfigOption = "",
     platform: PlatformOption = "",
     preset: PresetOption = "",
@@ -202,15 +159,18 @@ def tune(
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --gate gate.json --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
+      neo tune preferences.jsonl --base tiny --method dpo
+      neo tune tasks.jsonl --base tiny --method reinforcement --grader grader.json
+      neo tune chats.jsonl --base tiny --full --dry-run
       neo tune chats.jsonl --base tiny --config s3://configs/bank.json
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
-    training = read_configuration(context, cloud.project, config).with_options(training, _training())
+    training = read_configuration(context, cloud.project, config).with_options(training, training_spec())
     model = cloud.find(MODELS, base)
     base_model = _base_of(cloud, model)
     if serving.serve_it:
-        check_serving(cloud, base_model, serving.price, merge=training["merge"])
+        check_serving(cloud, base_model, serving.price, merge=is_whole(training))
     spec: JsonObject = {"model_id": model.metadata.id, "output": save_to, **training}
     if on_slurm:
         spec |= {"slurm_cluster_id": cloud.find(CLUSTERS, on_slurm).metadata.id, "nodes": nodes}
@@ -278,6 +238,7 @@ def _checks(spec: JsonObject, name: str, files: Mapping[str, str]) -> list[str]:
     """Return the options of the recipe that checks a file."""
     training = files["training_file"]
     found = ["--refuse-personal-data"] if spec.get("refuse_personal_data") else []
+    found += method_options(spec)
     if name == "validation_file" and not training.startswith(SCHEME):
         found += ["--training", training]
     return found
@@ -332,7 +293,7 @@ def _show_trial(
 ) -> None:
     """Show what is understood of the data, and the job that would be created. Raises ClientError where it
     would be refused."""
-    data = read_data(files)
+    data = read_data(files, spec)
     if output is Format.TABLE:
         show_data(data)
     wanted, assumed = _before_upload(spec, files)
@@ -344,7 +305,7 @@ def _show_trial(
     if output is Format.TABLE:
         show_report(report)
     show_tried(cloud.client, job, price, output, report.document())
-    if error := error_in(data):
+    if error := error_in(data) or report.tokens.get("state") == "failed" and report.tokens["reason"]:
         raise ClientError("INVALID_ARGUMENT", f"The data cannot be trained on: {error}", "Correct them")
     if spec.get("refuse_personal_data") and has_personal_data(data):
         raise ClientError(

@@ -79,6 +79,7 @@ def _route(tx: Transaction, deployment: Deployment, models: Mapping[str, Model],
         start_seconds=status.start_seconds,
         task=spec.task,
         replicas_must_prove=bool(spec.slurm_cluster_id),
+        hides_tools=base.status.hides_tools and not base.spec.tool_call_parser,
     )
     _set_terms(route, spec, terms(called_name(base.metadata.name, spec)))
     _add_models(route, deployment, base, models)

@@ -25,6 +25,7 @@ from neocloud.services.inference.reconcile.weights import (
     size_of,
 )
 from neocloud.services.inference.rules.memory import LARGEST_RANK
+from neocloud.services.inference.rules.tool_calls import parser_of, shows_tools
 from neocloud.services.inference.types import ADAPTER_WEIGHTS
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
@@ -253,7 +254,9 @@ def _model(location: Location) -> ModelStatus:
         kv_bytes_per_token=found.architecture.kv_bytes_per_token,
         adapter_bytes_per_rank=found.architecture.adapter_bytes_per_rank,
         digest=digest,
-        has_chat_template=found.has_chat_template,
+        has_chat_template=bool(found.chat_template),
+        tool_call_parser=parser_of(found.chat_template),
+        hides_tools=bool(found.chat_template) and not shows_tools(found.chat_template),
         task=ModelStatus.Task.Value(found.task),
         target_modules=sorted(found.adaptable_modules),
     )
@@ -273,5 +276,5 @@ def _adapter(location: Location, base_location: Location) -> ModelStatus:
         lora_rank=found.rank,
         target_modules=found.target_modules,
         digest=digest,
-        has_chat_template=base.has_chat_template,
+        has_chat_template=bool(base.chat_template),
     )

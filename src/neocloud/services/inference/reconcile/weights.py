@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from neocloud.core.json_values import as_object, is_object
+from neocloud.core.json_values import as_list, as_object, is_object
 from neocloud.core.untrusted.files import MAX_TREE_DEPTH, Folder, UnsafePath
 from neocloud.services.inference.architectures import refusal
 from neocloud.services.inference.public import weight_names
@@ -92,7 +92,7 @@ def _tensor(name: str, entry: Any) -> Tensor:
 
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json")
-CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+CHAT_TEMPLATE = "chat_template.jinja"
 SENTENCE_MODULES = "modules.json"
 _INPUT_LIMITS = (
     (re.compile(r"sentence_[a-z-]{1,20}_config\.json"), "max_seq_length"),
@@ -111,7 +111,8 @@ class Weights:
     tensors: tuple[Tensor, ...]
     size_bytes: int
     dtype: str
-    has_chat_template: bool
+    chat_template: str
+    """"" for none. Of a folder with several, the one that is used by default."""
     task: str
     """The name of a ModelStatus.Task: what the model is made for."""
 
@@ -177,7 +178,7 @@ def read_weights(folder: Folder) -> Weights:
         tensors=tensors,
         size_bytes=sum(size_of(folder, name) for name in names),
         dtype=architecture.dtype or main_dtype(tensors),
-        has_chat_template=_has_chat_template(folder),
+        chat_template=_chat_template(folder),
         task=task,
     )
     check_modules(found.adaptable_modules)
@@ -288,8 +289,20 @@ def _input_limits(folder: Folder) -> list[int]:
     return found
 
 
-def _has_chat_template(folder: Folder) -> bool:
-    if any(has_file(folder, name) for name in CHAT_TEMPLATES):
-        return True
-    settings = "tokenizer_config.json"
-    return has_file(folder, settings) and bool(read_json(folder, settings).get("chat_template"))
+def _chat_template(folder: Folder) -> str:
+    if has_file(folder, CHAT_TEMPLATE):
+        return folder.read(CHAT_TEMPLATE, inner_links=True).decode("utf-8", errors="replace") or " "
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        if not has_file(folder, name):
+            continue
+        found = read_json(folder, name).get("chat_template")
+        if found or name == "chat_template.json":
+            return _default_template(found)
+    return ""
+
+
+def _default_template(found: object) -> str:
+    """Return the template, of several with names the default one; " " for one in another form."""
+    named = {str(row.get("name")): row.get("template") for row in map(as_object, as_list(found))}
+    text = named.get("default", found)
+    return text if isinstance(text, str) and text else " "

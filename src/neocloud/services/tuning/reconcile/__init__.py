@@ -28,6 +28,8 @@ from neocloud.services.tuning.reconcile.scope import JobScope, job_status, read_
 from neocloud.services.tuning.reconcile.workspace import base_model, prepare_attempt
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
 from neocloud.services.tuning.rules import gate_of
+from neocloud.services.tuning.rules.methods import makes_whole_model
+from neocloud.services.tuning.rules.outcome import Success
 from neocloud.services.tuning.types import (
     JOB,
     RESULT_PURPOSE,
@@ -37,7 +39,7 @@ from neocloud.services.tuning.types import (
     model_name,
     result_file_id,
 )
-from neocloud.services.tuning.work_folder import BadResult, Success
+from neocloud.services.tuning.work_folder import BadResult
 
 Result = TypeVar("Result")
 RESULTS = {"step_metrics.csv": "metrics.csv", "evaluation.json": "report.json"}
@@ -207,7 +209,7 @@ def _model_spec(job: FineTuningJob, base: Model, folder: Path) -> ModelSpec:
         reasoning_parser=base.spec.reasoning_parser,
     )
     spec.source.folder = str(folder)
-    if not job.spec.merge:
+    if not makes_whole_model(job.spec):
         spec.base_model_id = base.metadata.id
     return spec
 

@@ -45,8 +45,9 @@ from neocloud.services.tuning.render import (
     render,
     work_path,
 )
+from neocloud.services.tuning.rules.outcome import Stopped, Success
 from neocloud.services.tuning.types import Reason, RuntimeState, namespace
-from neocloud.services.tuning.work_folder import Stopped, Success, WorkFolder
+from neocloud.services.tuning.work_folder import WorkFolder
 
 IMAGE = "jail"
 

@@ -13,6 +13,7 @@ from neocloud.core.training_data import CheckFailed, check_training_data
 from neocloud.core.untrusted.files import Folder
 from neocloud.services.storage.public import SCHEME, AccessProblem, ObjectReads, Unreadable, place_in
 from neocloud.services.tuning.reconcile.scope import JobScope
+from neocloud.services.tuning.rules.methods import method_of
 from neocloud.services.tuning.types import INVALID_FILE, Files, Reason
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ async def _stage_files(dependencies: Dependencies, scope: JobScope, file_ids: Ma
         try:
             source = await asyncio.to_thread(files.path, scope.job.metadata.parent_id, file_id)
             with Folder.open(source.parent) as folder, folder.file(source.name) as file:
-                await _check(file, name)
+                await _check(scope, file, name)
             await asyncio.to_thread(scope.folder.stage, source, f"{name}.jsonl")
         except (LookupError, FileNotFoundError) as error:
             message = f"The {name} {file_id} was deleted before it was read."
@@ -97,15 +98,16 @@ async def _copy_objects(dependencies: Dependencies, scope: JobScope, urls: Mappi
         with scope.folder.new_file(f"{name}.jsonl") as file:
             await reads.fetch(scope.job_id, place, file, LARGEST_FILE_BYTES)
             file.flush()
-            await _check(file, name)
+            await _check(scope, file, name)
 
 
-async def _check(file: BinaryIO, name: str) -> None:
+async def _check(scope: JobScope, file: BinaryIO, name: str) -> None:
     """Raises Failed for data that cannot be trained on. The job reads data that are too large to be read
     here.
     """
     try:
-        found = await check_training_data(file)
+        spec = scope.job.spec
+        found = await check_training_data(file, method_of(spec), spec.grader)
     except CheckFailed as error:
         logger.warning("A %s could not be checked: %s", name, error)
         return

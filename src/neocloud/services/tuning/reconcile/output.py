@@ -23,9 +23,9 @@ from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.storage.public import AccessProblem, ObjectLocation, ObjectWrites, Unwritable
 from neocloud.services.tuning.reconcile.scope import JobScope, save_runtime_state
+from neocloud.services.tuning.rules.outcome import Success
 from neocloud.services.tuning.rules.output import FILE_NAME, MANIFEST, below, output_folder
 from neocloud.services.tuning.types import Reason
-from neocloud.services.tuning.work_folder import Success
 
 MOST_FILES = 1000
 MOST_AT_A_TIME = 2

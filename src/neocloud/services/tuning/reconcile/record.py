@@ -16,8 +16,9 @@ from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.messages.neocloud.tuning.v1 import BaseModel, FileDigest, JobDescription, TrainingRecord
 from neocloud.services.tuning.reconcile.scope import JobScope, verdict_message
 from neocloud.services.tuning.rules.job_description import MOST_BYTES, read_description
+from neocloud.services.tuning.rules.outcome import Success
 from neocloud.services.tuning.types import read_record, seen_files, write_record
-from neocloud.services.tuning.work_folder import Success, WorkFolder
+from neocloud.services.tuning.work_folder import WorkFolder
 
 DESCRIPTION = "lineage.json"
 MOST_BASE_FILES = 1000
@@ -66,10 +67,7 @@ def _finished(begun: TrainingRecord, scope: JobScope, description: JobDescriptio
     )
     if isinstance(outcome, Success):
         record.trained_tokens = outcome.trained_tokens
-        record.evaluation.base_perplexity = outcome.base_perplexity
-        record.evaluation.fine_tuned_perplexity = outcome.fine_tuned_perplexity
-        record.evaluation.perplexity_improvement = outcome.perplexity_improvement
-        record.evaluation.conversations = outcome.conversations
+        record.evaluation.CopyFrom(outcome.evaluation())
     if scope.verdict is not None:
         record.gate.CopyFrom(verdict_message(scope.verdict))
     record.MergeFrom(begun)

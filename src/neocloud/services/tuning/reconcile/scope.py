@@ -24,6 +24,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
 from neocloud.services.compute.public import Preset
 from neocloud.services.tuning.rules import shape_of
 from neocloud.services.tuning.rules.memory import nodes_of
+from neocloud.services.tuning.rules.outcome import Failure, Outcome, Success
 from neocloud.services.tuning.types import (
     INVALID_FILE,
     WORKING,
@@ -37,7 +38,7 @@ from neocloud.services.tuning.types import (
     work_folder,
     write_runtime_state,
 )
-from neocloud.services.tuning.work_folder import Failure, Outcome, Success, WorkFolder
+from neocloud.services.tuning.work_folder import WorkFolder
 
 MOST_LOSSES = 3
 """How many attempts in a row may be lost without progress."""
@@ -230,10 +231,7 @@ def _set_results(status: FineTuningJobStatus, scope: JobScope, outcome: Success)
     if scope.verdict is not None:
         status.gate.CopyFrom(verdict_message(scope.verdict))
     status.trained_tokens = outcome.trained_tokens
-    status.evaluation.base_perplexity = outcome.base_perplexity
-    status.evaluation.fine_tuned_perplexity = outcome.fine_tuned_perplexity
-    status.evaluation.perplexity_improvement = outcome.perplexity_improvement
-    status.evaluation.conversations = outcome.conversations
+    status.evaluation.CopyFrom(outcome.evaluation())
 
 
 def _set_error(status: FineTuningJobStatus, scope: JobScope, result: ReconcileResult) -> None:

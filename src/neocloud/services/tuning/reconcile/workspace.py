@@ -1,7 +1,6 @@
 """Preparation of a job before it starts: recipes, base model, data, and settings for the recipes."""
 
 import asyncio
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,13 +20,16 @@ from neocloud.services.tuning.reconcile.scope import JobScope
 from neocloud.services.tuning.rules import gate_of, hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
     MOST_ROWS_AT_A_TIME,
+    REINFORCEMENT,
+    SUPERVISED,
     BaseSize,
     DataSize,
     split_batch,
     training_arguments,
 )
 from neocloud.services.tuning.rules.lineage import DEFAULT_SEED
-from neocloud.services.tuning.rules.memory import Training, fit
+from neocloud.services.tuning.rules.memory import fit, training_of
+from neocloud.services.tuning.rules.methods import grader_of, method_of
 from neocloud.services.tuning.types import Reason, model_name
 
 LEAST_CONTEXT = 128
@@ -91,10 +93,11 @@ def resolve(
 ) -> tuple[Hyperparameters, tuple[str, ...]]:
     """Return the hyperparameters that a job on this shape uses, and warnings about them."""
     requested, size = spec.hyperparameters, BaseSize(base.status.parameters, base.status.context_length)
-    used = hyperparameters.fill_in(requested, data, size)
+    method = method_of(spec)
+    used = hyperparameters.fill_in(requested, data, size, method)
     warnings = list(hyperparameters.warnings(requested, used))
     while not requested.HasField("context_length") and used.context_length > LEAST_CONTEXT:
-        if _rows_that_fit(base, used, shape):
+        if _rows_that_fit(base, used, shape, method):
             break
         used.context_length //= 2
         warnings.append(f"Conversations are cut after {used.context_length} tokens: more does not fit.")
@@ -122,21 +125,25 @@ def _processes(spec: FineTuningJobSpec, shape: Preset) -> int:
     return max(1, spec.nodes) * max(1, shape.gpus)
 
 
-def _rows_that_fit(base: Model, used: Hyperparameters, shape: Preset) -> int:
+def _rows_that_fit(base: Model, used: Hyperparameters, shape: Preset, method: str) -> int:
     """Return how many rows one process can train on at a time; 0 when it cannot train at all."""
     if shape.gpus and not shape.gpu_memory_gib:
         return 1
-    training = Training(
-        parameters=base.status.parameters,
-        kv_bytes_per_token=base.status.kv_bytes_per_token,
-        rank=used.lora_r,
-        adapter_bytes_per_rank=base.status.adapter_bytes_per_rank,
-        tokens_at_a_time=0,
-    )
-    for rows in range(MOST_ROWS_AT_A_TIME, 0, -1):
-        if fit(replace(training, tokens_at_a_time=rows * used.context_length), shape).fits:
+    most = 1 if method == REINFORCEMENT else MOST_ROWS_AT_A_TIME  # its rows have many answers each
+    for rows in range(most, 0, -1):
+        if fit(training_of(used, base.status, method, used.context_length, rows), shape).fits:
             return rows
     return 0
+
+
+def memory_sentence(spec: FineTuningJobSpec, shape: Preset, used: Hyperparameters, base: Model) -> str:
+    """Return the estimated memory of one process, as a sum; "" where that of a GPU is not known."""
+    if shape.gpus and not shape.gpu_memory_gib:
+        return ""
+    method = method_of(spec)
+    rows = max(1, _rows_that_fit(base, used, shape, method))
+    split = split_batch(used.batch_size, _processes(spec, shape), rows)
+    return fit(training_of(used, base.status, method, used.context_length, split.rows), shape).sentence
 
 
 def _settings(
@@ -144,12 +151,15 @@ def _settings(
 ) -> dict[str, object]:
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
-    rows = _rows_that_fit(base, used, shape)
+    method = method_of(spec)
+    rows = _rows_that_fit(base, used, shape, method)
     split = split_batch(used.batch_size, _processes(spec, shape), max(1, rows))
     seed, gate = spec.seed or DEFAULT_SEED, gate_of(spec)
     # A job that continues after an upgrade keeps its configuration, which the recipes on its cluster know.
     earlier = as_object(scope.folder.settings().get("arguments")) if scope.runtime.attempt > 1 else {}
-    parameters = base.status.parameters
+    arguments = earlier or training_arguments(
+        used, split, size, seed=seed, parameters=base.status.parameters, method=method
+    )
     return {
         "attempt": scope.runtime.attempt,
         "name": model_name(base.metadata.name, spec.suffix, scope.job_id),
@@ -167,7 +177,10 @@ def _settings(
         "cpus": shape.vcpu,
         "nodes": max(1, spec.nodes),
         "processes": max(1, shape.gpus),
-        "arguments": earlier or training_arguments(used, split, size, seed=seed, parameters=parameters),
+        "arguments": arguments,
+        "method": method,
+        "lora": used.lora,
+        **({"grader": grader_of(spec)} if spec.grader else {}),
     }
 
 
@@ -175,6 +188,7 @@ def _write_settings(scope: JobScope, base: Model, settings: dict[str, object]) -
     scope.folder.write_settings(settings)
     attempt, spec = scope.runtime.attempt, scope.job.spec
     if attempt == 1:
-        scope.add_event(f"The job was created: {base.metadata.name} is trained on {spec.training_file}.")
+        by = "" if method_of(spec) == SUPERVISED else f" by {method_of(spec)}"
+        scope.add_event(f"The job was created: {base.metadata.name} is trained on {spec.training_file}{by}.")
     else:
         scope.add_event(f"Attempt {attempt} continues from the newest checkpoint.")

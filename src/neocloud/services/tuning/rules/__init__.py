@@ -16,13 +16,18 @@ from neocloud.messages.neocloud.tuning.v1 import (
     FineTuningJob,
     FineTuningJobSpec,
     FineTuningJobStatus,
-    Hyperparameters,
 )
 from neocloud.services.compute.public import Demand, Preset, check_capacity, preset, preset_violations
 from neocloud.services.inference.types import MODEL, ModelState
 from neocloud.services.slurm.types import CLUSTER
 from neocloud.services.storage.public import SCHEME, ObjectReads, ObjectWrites, place_in
 from neocloud.services.tuning.rules.memory import Nodes, choose_shape, fit_on, nodes_of
+from neocloud.services.tuning.rules.methods import (
+    grader_problem,
+    makes_whole_model,
+    method_of,
+    method_violations,
+)
 from neocloud.services.tuning.rules.output import output_folder
 from neocloud.services.tuning.types import JOB, WORKING, Files, JobState
 
@@ -55,6 +60,8 @@ class FineTuningJobRules(Rules[FineTuningJob]):
                 gate_of(request.spec)
             except BadGate as error:
                 yield Violation("spec.gate", str(error))
+        if problem := grader_problem(request.spec):
+            yield Violation("spec.grader", problem)
 
     def violations(
         self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader
@@ -67,6 +74,7 @@ class FineTuningJobRules(Rules[FineTuningJob]):
         node = None if where or shape else cluster_nodes(new.spec, reader).shape
         found = [
             *_hyperparameter_violations(new.spec),
+            *method_violations(new.spec),
             *where,
             *model_violations(new, shape or node, reader),
             *_output_violations(new, reader),
@@ -104,7 +112,8 @@ def set_shape(new: FineTuningJob, reader: ResourceReader) -> None:
     base = base_of(row, reader) if row is not None and row.kind == MODEL else None
     if base is None or spec.platform or spec.preset or spec.slurm_cluster_id:
         return
-    shape = choose_shape(spec.hyperparameters, ModelStatus.FromString(base.status), reader.inventory)
+    status = ModelStatus.FromString(base.status)
+    shape = choose_shape(spec.hyperparameters, status, reader.inventory, method_of(spec))
     if shape is not None:
         spec.platform, spec.preset = shape.platform, shape.name
 
@@ -117,17 +126,11 @@ def base_of(row: Resource, reader: ResourceReader) -> Resource | None:
 
 def _hyperparameter_violations(spec: FineTuningJobSpec) -> Iterable[Violation]:
     requested, field = spec.hyperparameters, "spec.hyperparameters"
-    if requested.lora_r > LARGEST_SERVED_RANK and not spec.merge:
+    if requested.lora_r > LARGEST_SERVED_RANK and not makes_whole_model(spec):
         yield Violation(
             f"{field}.lora_r",
             f"adapters of a rank above {LARGEST_SERVED_RANK} are not served; use a lower rank, or set"
             " spec.merge",
-        )
-    if requested.HasField("lora") and not requested.lora:
-        yield Violation(
-            f"{field}.lora",
-            "false requests training of all weights, which the recipes cannot do: they train LoRA adapters."
-            " Leave it out, and set spec.merge for a whole model",
         )
     if requested.HasField("learning_rate") and requested.HasField("learning_rate_multiplier"):
         yield Violation(
@@ -193,11 +196,11 @@ def model_violations(new: FineTuningJob, shape: Preset | None, reader: ResourceR
             "spec.hyperparameters.context_length", f"the model was made for {limit:,} tokens at most"
         )
     if shape is not None:
-        yield from _memory_violations(requested, status, shape)
+        yield from _memory_violations(new.spec, status, shape)
 
 
-def _memory_violations(requested: Hyperparameters, base: ModelStatus, shape: Preset) -> Iterable[Violation]:
-    found = fit_on(requested, base, shape)
+def _memory_violations(spec: FineTuningJobSpec, base: ModelStatus, shape: Preset) -> Iterable[Violation]:
+    found = fit_on(spec.hyperparameters, base, shape, method_of(spec))
     if not found.fits:
         yield Violation("spec.preset", f"it does not fit: {found.sentence}; use a larger preset")
 

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from neocloud.core import contract, wire
 from neocloud.messages.neocloud.inference.v1 import Deployment, DeploymentSpec, Model
 from neocloud.messages.neocloud.tuning.v1 import (
+    Evaluation,
     FileDigest,
     FineTuningJob,
     JobDescription,
@@ -17,6 +18,7 @@ from neocloud.messages.neocloud.tuning.v1 import (
     TrainingRecord,
 )
 from neocloud.services.billing.public import Charge
+from neocloud.services.tuning.rules.methods import method_of
 
 DELETED = "deleted"
 MOST_CHECKPOINTS = 100
@@ -129,6 +131,7 @@ def job_node(record: TrainingRecord, state: str) -> LineageNode:
         attempts=record.attempts,
         trained_tokens=record.trained_tokens,
         seed=spec.seed or DEFAULT_SEED,
+        method=method_of(spec) if spec.method else "",
         merge=spec.merge or "",
     )
     used = record.hyperparameters
@@ -244,9 +247,7 @@ def evaluation_node(record: TrainingRecord) -> LineageNode | None:
         created_at=record.finished_at if record.HasField("finished_at") else None,
     )
     figures = {
-        "base_perplexity": f"{evaluation.base_perplexity:.4f}",
-        "fine_tuned_perplexity": f"{evaluation.fine_tuned_perplexity:.4f}",
-        "perplexity_improvement": f"{evaluation.perplexity_improvement:.1f} %",
+        **_measured(evaluation),
         "conversations": evaluation.conversations,
     }
     found.facts.extend(fact(name, value, is_reported=True) for name, value in figures.items())
@@ -255,6 +256,19 @@ def evaluation_node(record: TrainingRecord) -> LineageNode | None:
         for each in record.gate.rules:
             found.facts.append(fact(f"gate {each.asked}", each.measured, is_reported=True))
     return found
+
+
+def _measured(evaluation: Evaluation) -> dict[str, str]:
+    if evaluation.HasField("base_reward"):
+        return {
+            "base_reward": f"{evaluation.base_reward:.4f}",
+            "fine_tuned_reward": f"{evaluation.fine_tuned_reward:.4f}",
+        }
+    return {
+        "base_perplexity": f"{evaluation.base_perplexity:.4f}",
+        "fine_tuned_perplexity": f"{evaluation.fine_tuned_perplexity:.4f}",
+        "perplexity_improvement": f"{evaluation.perplexity_improvement:.1f} %",
+    }
 
 
 def deployment_node(deployment: Deployment) -> LineageNode:
