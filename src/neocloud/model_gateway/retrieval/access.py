@@ -1,13 +1,21 @@
 """Access to vector stores, and the errors of those who have none."""
 
 import asyncio
+from collections.abc import Mapping
 
 from neocloud.core.contract.json_codec import JsonObject
-from neocloud.model_gateway.api.errors import OpenAiError
-from neocloud.model_gateway.openai_files.handlers import ApiRequest
+from neocloud.model_gateway.api.errors import OpenAiError, bad_request
+from neocloud.model_gateway.openai_files.handlers import ApiRequest, Page, read_page
 from neocloud.model_gateway.retrieval.catalogue import Catalogue, Usage, VectorStore
 
 PERMISSION = "inference.vectorStores"
+
+
+def listed_page(query: Mapping[str, str]) -> Page:
+    """Read paging parameters. `before` is refused: pages go one way, from `after`."""
+    if query.get("before"):
+        raise bad_request("before is not supported. Use after, with order.", param="before")
+    return read_page(query, limit=20, most=100)
 
 
 async def find_store(catalogue: Catalogue, request: ApiRequest, verb: str) -> VectorStore:

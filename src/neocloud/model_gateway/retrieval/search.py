@@ -1,7 +1,9 @@
 """Search vector stores: the query becomes a vector, the index process ranks, and the rows say what exists."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,6 +21,8 @@ MAX_QUERY = 8192
 MAX_QUERIES = 8
 USE_SECONDS = 60
 """The time of the last use of a store is written no more often."""
+MAX_SEARCHES = 32
+"""Searches of one project at a time: no project fills the queue of the index for all others."""
 T = TypeVar("T")
 
 
@@ -63,6 +67,8 @@ class Searcher:
         self._index = index
         self._embedder = embedder
         self._clock = clock
+        self._running = Counter[str]()
+        """Searches in progress, by project."""
 
     async def search(
         self,
@@ -113,10 +119,25 @@ class Searcher:
             ranking.vector_weight,
             ranking.word_weight,
         )
-        hits = await ask_index(self._index.ask(call, list[Hit]))
+        with self._counted(store.project_id):
+            hits = await ask_index(self._index.ask(call, list[Hit]))
         file_ids = list({hit.file_id for hit in hits})
         known = await asyncio.to_thread(self._catalogue.names, store.id, file_ids)
         return [FoundChunk(known[hit.file_id], hit.text, hit.score) for hit in hits if hit.file_id in known]
+
+    @contextmanager
+    def _counted(self, project_id: str) -> Generator[None]:
+        if self._running[project_id] >= MAX_SEARCHES:
+            message = f"The project has {MAX_SEARCHES} searches in progress, which is the limit. Try again."
+            headers = {"Retry-After": "1"}
+            raise OpenAiError(429, message, type="requests", code="rate_limit_exceeded", headers=headers)
+        self._running[project_id] += 1
+        try:
+            yield
+        finally:
+            self._running[project_id] -= 1
+            if not self._running[project_id]:
+                del self._running[project_id]
 
     async def _note_use(self, store: VectorStore) -> None:
         now = int(self._clock.now().timestamp())

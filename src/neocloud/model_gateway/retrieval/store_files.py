@@ -17,11 +17,10 @@ from neocloud.model_gateway.openai_files.handlers import (
     ApiRequest,
     CallerAuthenticator,
     list_response,
-    read_page,
     reject_unknown,
     route,
 )
-from neocloud.model_gateway.retrieval.access import counts_as_openai, find_store, limit_reached
+from neocloud.model_gateway.retrieval.access import counts_as_openai, find_store, limit_reached, listed_page
 from neocloud.model_gateway.retrieval.catalogue import (
     STATUSES,
     Catalogue,
@@ -153,7 +152,7 @@ class StoreFiles:
         status = query.get("filter", "")
         if status and status not in STATUSES:
             raise invalid("filter", f"must be one of {', '.join(STATUSES)}")
-        page = read_page(query, limit=20, most=100)
+        page = listed_page(query)
         files, has_more = await asyncio.to_thread(
             self._catalogue.files, store.id, page, status=status, batch_id=batch_id
         )

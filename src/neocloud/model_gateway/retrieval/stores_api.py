@@ -16,12 +16,17 @@ from neocloud.model_gateway.openai_files.handlers import (
     CallerAuthenticator,
     list_response,
     metadata,
-    read_page,
     reject_unknown,
     route,
     text,
 )
-from neocloud.model_gateway.retrieval.access import PERMISSION, counts_as_openai, find_store, limit_reached
+from neocloud.model_gateway.retrieval.access import (
+    PERMISSION,
+    counts_as_openai,
+    find_store,
+    limit_reached,
+    listed_page,
+)
 from neocloud.model_gateway.retrieval.catalogue import Catalogue, Usage, VectorStore
 from neocloud.model_gateway.retrieval.embedder import Embedder
 from neocloud.model_gateway.retrieval.filters import check_filter
@@ -95,7 +100,7 @@ class StoresApi:
 
     async def list(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.list")
-        page = read_page(request.http.query_params, limit=20, most=100)
+        page = listed_page(request.http.query_params)
         stores, has_more = await asyncio.to_thread(self._catalogue.stores, project_id, page)
         return list_response([await self._shown(store) for store in stores], has_more=has_more)
 

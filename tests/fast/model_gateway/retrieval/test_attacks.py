@@ -1,5 +1,6 @@
 """Attacks on vector stores: ids of others, names that are paths, syntax, floods, hostile documents."""
 
+import asyncio
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ import pytest
 
 from neocloud.model_gateway.composition import OpenAiFiles
 from neocloud.model_gateway.retrieval import reading
-from neocloud.model_gateway.retrieval.index_calls import IndexRefusal, RemoveStore
+from neocloud.model_gateway.retrieval.index_calls import IndexRefusal, RemoveStore, Search
 from neocloud.model_gateway.retrieval.reading import UnreadableDocument, read_document
 from neocloud.model_gateway.retrieval.service import Retrieval
 from tests.fast.model_gateway.openai_files.conftest import upload
@@ -167,6 +168,29 @@ async def test_attributes_are_bounded(alice: Bank, attributes: Any) -> None:
     store = await alice.store(SECRET)
     [file] = (await alice.ask("GET", f"vector_stores/{store}/files"))["data"]
     await alice.ask("POST", f"vector_stores/{store}/files/{file['id']}", 400, attributes=attributes)
+
+
+async def test_one_project_does_not_fill_the_queue_of_all(
+    alice: Bank, mallory: Bank, retrieval: Retrieval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = await alice.store(SECRET), await mallory.store(SECRET)
+    index: Any = retrieval.searcher._index  # pyright: ignore[reportPrivateUsage]
+    gate, ask = asyncio.Event(), index.ask
+
+    async def slow(call: Any, kind: Any) -> Any:
+        if isinstance(call, Search) and call.store_id == mine:
+            await gate.wait()
+        return await ask(call, kind)
+
+    monkeypatch.setattr(index, "ask", slow)
+    paths = [f"vector_stores/{mine}/search"] * 40
+    waiting = [asyncio.ensure_future(alice.http.post(path, json={"query": "vault"})) for path in paths]
+    refused, running = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+    assert len(await mallory.search(theirs, "vault")) == 1, "others are served meanwhile"
+    gate.set()
+    codes = [answer.status_code for answer in await asyncio.gather(*waiting)]
+    assert (codes.count(200), codes.count(429)) == (32, 8) and refused and running
+    assert await alice.search(mine, "vault")
 
 
 def chunks_of(tmp_path: Path, content: bytes, name: str) -> list[str]:

@@ -200,7 +200,8 @@ def test_a_stored_response_is_continued_read_and_deleted(
     assert second.previous_response_id == first.id
     assert client.responses.retrieve(first.id).to_dict() == first.to_dict()
     items = list(client.responses.input_items.list(second.id))
-    assert len(items) == 3 and items[0].to_dict()["content"][0]["text"] == "And now?"
+    newest: Any = items[0].to_dict()
+    assert len(items) == 3 and newest["content"][0]["text"] == "And now?"
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)

@@ -130,6 +130,7 @@ async def test_stores_are_listed_changed_and_deleted(alice: Bank, tmp_path: Path
     assert ([each["id"] for each in listed["data"]], listed["has_more"]) == ([second], True)
     following = await alice.ask("GET", f"vector_stores?after={second}")
     assert [each["id"] for each in following["data"]] == [first]
+    assert (await alice.ask("GET", f"vector_stores?before={first}", 400))["param"] == "before"
     changed = await alice.ask("POST", f"vector_stores/{first}", name="cards", metadata={"owner": "retail"})
     assert (changed["name"], changed["metadata"]) == ("cards", {"owner": "retail"})
     folder = tmp_path / "gateway" / "vector_stores"
