@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import ask_questions
 import quantize
 import weights_quality
 
@@ -149,3 +150,39 @@ def test_the_questions_and_the_text_are_usable() -> None:
     asked = weights_quality.questions()
     assert len(asked) >= 16 and all(one["question"] and one["answers"] for one in asked)
     assert len(weights_quality.TEXT.read_text("utf-8").split()) > 1000
+
+
+def dequantized(folder: Path) -> dict[str, torch.Tensor]:
+    found = load_file(folder / "model.safetensors")
+    return {
+        name: each.float() * found.get(f"{name}_scale", torch.tensor(1.0))
+        for name, each in found.items()
+        if not name.endswith("_scale")
+    }
+
+
+def test_a_model_of_transformers_is_smoothed_and_computes_nearly_the_same(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    quantize.quantize(tiny_model, tmp_path / "out", "int8")
+    original = load_file(tiny_model / "model.safetensors")
+    copied = dequantized(tmp_path / "out")
+    norm = "model.layers.0.input_layernorm.weight"
+    assert not torch.equal(original[norm].float(), copied[norm]), "it is smoothed"
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    ids = torch.arange(4, 60)[None]
+    with torch.inference_mode():
+        before = model(ids).logits
+        model.load_state_dict(copied, strict=False)
+        after = model(ids).logits
+    assert 0 < (before - after).abs().mean() < 0.02 * before.abs().mean()
+
+
+def test_a_model_answers_the_questions_in_their_order(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "questions.json").write_text(json.dumps(["one?", "two?"]))
+    assert ask_questions.main([str(tiny_model), str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "answers.json").read_text())
+    assert len(found) == 2 and all(isinstance(each, str) for each in found)
+    (tmp_path / "questions.json").write_text("{}")
+    assert ask_questions.main([str(tiny_model), str(tmp_path)]) == 1
