@@ -49,6 +49,8 @@ NOT_SHOWN: Mapping[str, str] = {
         "prints lines of a log, and no table",
     ),
     "model lineage": "prints a tree: see test_lineage.py",
+    "embed": "asks the model gateway: see test_embed.py",
+    "model verify": "asks the model gateway: see test_model_quality.py",
     "inference feedback list": "asks the model gateway: see test_feedback.py",
     "tuning file list": "asks the model gateway: see test_lineage.py",
     **dict.fromkeys(
