@@ -37,7 +37,7 @@ if [ "$MODEL" != tiny ]; then
   neo model get "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL"
   on_login test -e "/home/shared/models/$MODEL/config.json" ||
     scp -q -F "$OUT/ssh_config" -r "$(folder_of "$MODEL")" "bank:/home/shared/models/$MODEL"
-  SETTINGS="$SETTINGS MODEL=/home/shared/models/$MODEL CONFIG=$CODE/config_$MODEL.json"
+  SETTINGS="$SETTINGS MODEL=/home/shared/models/$MODEL CONFIG=$CODE/config_$MODEL.json CONTEXT=192" # short rows: more steps
 fi
 if [ -n "${DATA:-}" ]; then
   scp -q -F "$OUT/ssh_config" "$DATA" "bank:$CODE/data/"
