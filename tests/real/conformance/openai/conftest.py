@@ -1,6 +1,6 @@
 """A gateway as a process, engines without models, and what each client needs to reach it.
 
-Models: "bank" with its adapter "bank-polite", and "embedder", on the mock engine; "tools" on an engine that
+Models: "bank" with its adapter "bank-polite", and "embedder" and "all-minilm-l6-v2", on the mock engine; "tools" on an engine that
 says what is scripted; "cold" has no replica; "narrow" takes two requests a minute.
 """
 
@@ -65,6 +65,7 @@ class Studio:
         known: dict[str, Mapping[str, Any]] = {
             "bank": route("bank", replicas=mock, adapters={"bank-polite": mock}),
             "embedder": route("embedder", replicas=mock, task="EMBED"),
+            "all-minilm-l6-v2": route("all-minilm-l6-v2", replicas=mock, task="EMBED"),
             "tools": route("tools", replicas=[self.scripted.address]),
             "cold": route("cold", start_seconds=1),
             "narrow": route(

@@ -4,6 +4,7 @@ AIS-02).
 Its `neo` lines are run by the tests of the command line and of tests/e2e/inference.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -38,4 +39,9 @@ def test_a_snippet_runs(
     else:
         python = installed(client) / "bin" / "python" if client else sys.executable
         said = studio.run(python, "-c", code, LITELLM_LOCAL_MODEL_COST_MAP="True")
-    assert " word word word word word" in said
+    if "rerank" in code:
+        assert [each["index"] for each in json.loads(said)["results"]] in ([0], [1])
+    elif "embedding" in code:
+        assert re.fullmatch(r"\d+( \d+)?\n", said) and int(said.split()[0]) > 1
+    else:
+        assert " word word word word word" in said
