@@ -1,7 +1,7 @@
 """A gateway as a process, engines without models, and what each client needs to reach it.
 
-Models: "bank" with its adapter "bank-polite", and "embedder" and "all-minilm-l6-v2", on the mock engine; "tools" on an engine that
-says what is scripted; "cold" has no replica; "narrow" takes two requests a minute.
+Models: "bank" with its adapter "bank-polite", "embedder" and "all-minilm-l6-v2", on the mock engine; "tools"
+on an engine that says what is scripted; "cold" has no replica; "narrow" takes two requests a minute.
 """
 
 import os
