@@ -25,6 +25,10 @@ REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_a
 MAINTAINED = "a real host: tests/long/test_maintenance.py::test_a_host_is_maintained"
 IMPORTED = "needs a disk: tests/fast/cli/test_machine_disks.py"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
+FEWER_BITS = "tests/fast/cli/test_deploy.py, and tests/e2e/inference/test_smollm2.py with a real model"
+ON_A_WORKER = "tests/e2e/inference/test_on_slurm.py"
+QUESTIONS = "tests/fast/cli/test_model_quality.py, and tests/e2e/inference/test_smollm2.py with a real model"
+ONE_GPU = "tests/fast/test_on_a_gpu.py, and tests/long/test_on_a_gpu.py with the parts for CPUs"
 MINILM = "real vLLM: tests/e2e/inference/test_embeddings.py::test_it_puts_the_right_passage_first"
 DOCUMENTS = (
     "real vLLM: tests/e2e/inference/test_embeddings.py::test_a_question_is_answered_from_documents;"
@@ -310,7 +314,7 @@ READERS: Mapping[str, Reader] = {
     "docs/guides/maintenance.md": Reader(not_run={"neo down": MAINTAINED}),
     "docs/guides/gpus.md": Reader(
         before=HAS_KEY,
-        not_run={"neo image import": IMPORTED},
+        not_run={"neo image import": IMPORTED, "scripts/on-a-gpu": ONE_GPU},
     ),
     "docs/guides/mpi.md": Reader(
         not_run={
@@ -354,6 +358,11 @@ READERS: Mapping[str, Reader] = {
             "neo model add all-minilm-l6-v2": MINILM,
             "neo deploy all-minilm-l6-v2": MINILM,
             "neo embed": MINILM,
+            "neo deploy bank --weights": FEWER_BITS,
+            "neo deploy bank --on-slurm": ON_A_WORKER,
+            "neo model add bank ./bank-model --questions": QUESTIONS,
+            "neo model verify": QUESTIONS,
+            "neo inference feedback": GATEWAY,
             "curl": GATEWAY,
             "from openai": GATEWAY,
             "import": GATEWAY,
