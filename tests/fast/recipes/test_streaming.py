@@ -11,6 +11,8 @@ import pytest
 
 import dataset_split
 import dataset_tokenize
+from chat_messages import Conversation
+from conversations import as_line
 from tokenized_data import pack
 
 ROWS = 20_000
@@ -19,9 +21,10 @@ LARGEST_SHARE = 0.1
 """The most memory, as a share of the rows' own size."""
 
 
-def conversations() -> Iterator[list[dict[str, str]]]:
+def conversations() -> Iterator[Conversation]:
     for number in range(ROWS):
-        yield [{"role": "user", "content": f"{TEXT}{number}"}, {"role": "assistant", "content": f"{number}"}]
+        asked = {"role": "user", "content": f"{TEXT}{number}"}
+        yield Conversation([asked, {"role": "assistant", "content": f"{number}"}])
 
 
 def peak_of(work: Callable[[], object]) -> int:
@@ -36,7 +39,7 @@ def peak_of(work: Callable[[], object]) -> int:
 def test_a_split_holds_no_rows_in_memory() -> None:
     def work() -> None:
         with tempfile.TemporaryFile() as file:
-            lines = dataset_split.SpooledLines(file, conversations())
+            lines = dataset_split.SpooledLines(file, map(as_line, conversations()))
             train, test = dataset_split.split(len(lines), 0.9, rand_sort=True, seed=1)
             assert len(dataset_split.without_copies(lines, test, train)) == ROWS // 10
 
@@ -69,7 +72,7 @@ def test_tokens_are_in_a_file_until_they_are_written() -> None:
 def test_conversations_are_encoded_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
 
-    def counted() -> Iterator[list[dict[str, str]]]:
+    def counted() -> Iterator[Conversation]:
         nonlocal read
         for each in conversations():
             read += 1
