@@ -77,7 +77,7 @@ class RatingStore:
                 "DELETE FROM ratings WHERE request_id = ? AND subject_id = ?",
                 (rating.request_id, rating.subject_id),
             )
-            execute(f"INSERT INTO ratings ({_COLUMNS}) VALUES ({_PLACES})", asdict(rating))
+            execute(f"INSERT INTO ratings ({_COLUMNS}) VALUES ({_PLACES})", asdict(rating))  # nosec B608
             execute("DELETE FROM ratings WHERE created_at < ?", (now - KEPT_SECONDS,))
             execute(
                 "DELETE FROM ratings WHERE project_id = ?1 AND number <= (SELECT number FROM ratings"
@@ -92,7 +92,7 @@ class RatingStore:
         with self._turn:
             start = self._number(page.after, project_id) if page.after else None
             rows = self._connection.execute(
-                f"SELECT {_COLUMNS} FROM ratings WHERE project_id = :project_id"
+                f"SELECT {_COLUMNS} FROM ratings WHERE project_id = :project_id"  # nosec B608
                 f" AND (:start IS NULL OR number {beyond} :start)"
                 " AND (:called = '' OR called = :called OR answered_by = :called)"
                 " AND (:rating = '' OR rating = :rating)"
