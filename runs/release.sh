@@ -22,7 +22,7 @@ say "3. The gate: half the perplexity, answers like the bank's, none too long"
 cat > "$OUT/gate.json" <<'END'
 {"rules": [
   {"rule": "better", "metric": "perplexity", "percent": 50, "confidence": 95},
-  {"rule": "at_least", "metric": "rougeL", "value": 0.3},
+  {"rule": "at_least", "metric": "rougeL", "value": 0.2},
   {"rule": "at_most", "metric": "longest_message", "value": 400}
 ]}
 END
