@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--test", type=Path, help="CSV file to write with the questions in other words")
     parser.add_argument("--conversations", type=int, default=400, help="how many (default 400)")
     parser.add_argument(
-        "--topics", type=int, default=ALL_TOPICS, help=f"about how many topics (default {ALL_TOPICS})"
+        "--topics", type=int, default=ALL_TOPICS, help=f"number of topics (default {ALL_TOPICS})"
     )
     parser.add_argument("--seed", type=int, default=42, help="same seed, same file (default 42)")
     return parser

@@ -102,6 +102,20 @@ def test_nobody_rates_an_answer_of_another_one(rated: Served) -> None:
     assert rate(rated, "../../etc/passwd").status_code == 404
 
 
+def test_who_lost_access_rates_nothing(rated: Served) -> None:
+    plane, leaver = rated.gateway.control_plane, {"authorization": "Bearer leaver-key"}
+    may_rate = ["inference.deployments.invoke"]
+    plane.add_caller("leaver-key", tenant="tenant-a", projects=[PROJECT], permissions=may_rate)
+    request_id = rated.post(headers=leaver).headers["x-request-id"]
+    plane.add_caller("leaver-key", tenant="tenant-a", projects=[PROJECT], permissions=[])
+
+    def status() -> int:
+        body = {"request_id": request_id, "rating": "up", "consent": True, "comment": "still here"}
+        return rated.client.post("/v1/feedback", json=body, headers=leaver).status_code
+
+    wait_until(status, holds=lambda code: code == 404)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -186,4 +200,6 @@ def test_a_project_keeps_its_newest_ratings(tmp_path: Any, monkeypatch: pytest.M
             store.put({**fields, "project_id": project, "request_id": f"{project}-{number}", "rating": "up"})
     kept, has_more = store.page("one", Page("", 10, newest_first=True), called="", rating="")
     assert [each.request_id for each in kept] == ["one-4", "one-3", "one-2"] and not has_more
+    monkeypatch.setattr(feedback_store, "KEPT_SECONDS", -1)
+    assert store.page("one", Page("", 10, newest_first=True), called="", rating="") == ([], False)
     store.close()

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from neocloud.core.contract.json_codec import Json
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
+from neocloud.model_gateway.authentication import INVOKE
 from neocloud.model_gateway.feedback.store import Rating, RatingStore
 from neocloud.model_gateway.openai_files.handlers import (
     ApiRequest,
@@ -51,7 +52,7 @@ class FeedbackApi:
         rating, texts = _rating(body), _texts(body)
         request_id = text(body, "request_id", required=True)
         answer = self._answers.of(request_id, request.caller.subject_id)
-        if answer is None:
+        if answer is None or not request.caller.may(INVOKE, answer.project_id):
             raise OpenAiError(
                 404,
                 "You got no such answer within the last hour. request_id is the x-request-id header of the"

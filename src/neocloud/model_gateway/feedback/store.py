@@ -89,16 +89,18 @@ class RatingStore:
     def page(self, project_id: str, page: Page, *, called: str, rating: str) -> tuple[list[Rating], bool]:
         """Return a page of a project's ratings, and whether more follow; "" filters nothing."""
         order, beyond = ("DESC", "<") if page.newest_first else ("ASC", ">")
+        oldest = int(self._clock.now().timestamp()) - KEPT_SECONDS
         with self._turn:
             start = self._number(page.after, project_id) if page.after else None
             rows = self._connection.execute(
                 f"SELECT {_COLUMNS} FROM ratings WHERE project_id = :project_id"  # nosec B608
-                f" AND (:start IS NULL OR number {beyond} :start)"
+                f" AND created_at >= :oldest AND (:start IS NULL OR number {beyond} :start)"
                 " AND (:called = '' OR called = :called OR answered_by = :called)"
                 " AND (:rating = '' OR rating = :rating)"
                 f" ORDER BY number {order} LIMIT :limit",
                 {
                     "project_id": project_id,
+                    "oldest": oldest,
                     "start": start,
                     "called": called,
                     "rating": rating,

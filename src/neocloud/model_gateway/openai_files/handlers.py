@@ -134,7 +134,7 @@ def route(method: str, path: str, handler: Handler, callers: CallerAuthenticator
         except ClientDisconnect:
             return Response(status_code=499)
         except sqlite3.OperationalError as error:
-            logger.error("files.db cannot be written or read: %s", error)
+            logger.error("a database of the gateway cannot be written or read: %s", error)
             message = (
                 "The database of the gateway is not available. Try again, or contact your administrator."
             )
