@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from neocloud.model_gateway.api.request import ModelRequest, parse_body, read_request
 from neocloud.testing.gateway import (
     EngineProcess,
     GatewayProcess,
@@ -45,6 +46,11 @@ class Served:
     def row(self, response: httpx.Response) -> dict[str, Any]:
         """Return the ledger's row of the answer, once it is closed."""
         return ledger_row(self.gateway.home, response.headers["x-request-id"])
+
+
+def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> ModelRequest:
+    """Return the request of a body, as the gateway reads it. Raises OpenAiError 400."""
+    return read_request(path, parse_body(raw), media_domains)
 
 
 def body(**fields: Any) -> dict[str, Any]:

@@ -176,11 +176,6 @@ class RequestContext:
     arrived_at: float = field(default_factory=time.perf_counter)
 
 
-def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) -> ModelRequest:
-    """Raises OpenAiError 400 that names the field or the character."""
-    return read_request(path, parse_body(raw), media_domains)
-
-
 def parse_body(raw: bytes) -> JsonObject:
     """Raises OpenAiError 400 that names the character."""
     try:

@@ -30,7 +30,7 @@ from neocloud.model_gateway.openai_files.batches import (
 )
 from neocloud.model_gateway.openai_files.handlers import CallerAuthenticator
 from neocloud.model_gateway.routing.proxy import Proxy
-from neocloud.model_gateway.routing.relay import Headers, RequestStopped
+from neocloud.model_gateway.routing.relay import BufferedResponse, RequestStopped
 from neocloud.model_gateway.routing.traffic import Traffic
 
 
@@ -91,7 +91,7 @@ class ProxyBatchClient:
         wait_seconds: float,
     ) -> BatchResponse:
         """See `BatchClient`."""
-        writer = _BufferedResponse()
+        writer = BufferedResponse()
         try:
             context = RequestContext(
                 request_id=request_id,
@@ -113,23 +113,6 @@ class ProxyBatchClient:
 
     def live_requests(self) -> int:
         return self._traffic.live_requests()
-
-
-class _BufferedResponse:
-    status = 0
-    data = b""
-
-    async def whole(self, status: int, headers: Headers, data: bytes) -> None:
-        self.status, self.data = status, data
-
-    async def start(self, status: int, headers: Headers) -> None:
-        self.status = status
-
-    async def write(self, data: bytes) -> None:
-        self.data += data
-
-    async def end(self) -> None:
-        return
 
 
 CHECK_SECONDS = 0.1

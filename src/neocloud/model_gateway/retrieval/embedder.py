@@ -16,7 +16,7 @@ from neocloud.model_gateway.api.request import RequestContext, read_request
 from neocloud.model_gateway.api.vectors import WHOLE_CONTEXT
 from neocloud.model_gateway.authentication import INVOKE, Authenticator, Caller
 from neocloud.model_gateway.routing.proxy import Proxy
-from neocloud.model_gateway.routing.relay import Headers, RequestStopped
+from neocloud.model_gateway.routing.relay import BufferedResponse, RequestStopped
 from neocloud.model_gateway.routing.routes import RouteTable
 
 EMBED = "EMBED"
@@ -85,7 +85,7 @@ class ProxyEmbedder:
             is_batch=is_batch,
             refresh_caller=lambda: self._authenticator.refresh(caller),
         )
-        writer = _Collected()
+        writer = BufferedResponse()
         try:
             await self._proxy.answer(self._proxy.new_relay(context, writer))
         except RequestStopped as stopped:
@@ -121,22 +121,6 @@ class ProxyEmbedder:
 
 def _wrong_model(message: str) -> OpenAiError:
     return bad_request(message, param="neocloud.embedding_model", code="invalid_value")
-
-
-class _Collected:
-    data = b""
-
-    async def whole(self, status: int, headers: Headers, data: bytes) -> None:
-        self.data = data
-
-    async def start(self, status: int, headers: Headers) -> None:
-        return
-
-    async def write(self, data: bytes) -> None:
-        self.data += data
-
-    async def end(self) -> None:
-        return
 
 
 def vectors_in(answer: bytes, count: int) -> list[bytes]:

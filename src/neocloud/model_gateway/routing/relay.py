@@ -54,6 +54,25 @@ class ResponseWriter(Protocol):
     async def end(self) -> None: ...
 
 
+class BufferedResponse:
+    """A ResponseWriter that keeps the response, for requests of the gateway itself."""
+
+    status = 0
+    data = b""
+
+    async def whole(self, status: int, headers: Headers, data: bytes) -> None:
+        self.status, self.data = status, data
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+    async def end(self) -> None:
+        return
+
+
 class RequestStopped(Exception):
     """The request was stopped from outside. The argument is the reason."""
 

@@ -8,14 +8,8 @@ import pytest
 
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.api.lengths import PREFIX_LENGTH
-from neocloud.model_gateway.api.request import (
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    RESPONSES,
-    ModelRequest,
-    parse_request,
-)
+from neocloud.model_gateway.api.request import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ModelRequest
+from tests.fast.model_gateway.conftest import parse_request
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -9,15 +9,9 @@ import pytest
 
 from neocloud.model_gateway.api.errors import OpenAiError, model_server_error
 from neocloud.model_gateway.api.fields import MAX_VALUES
-from neocloud.model_gateway.api.request import (
-    CHAT,
-    EMBEDDINGS,
-    RERANK,
-    RESPONSES,
-    ModelRequest,
-    parse_request,
-)
+from neocloud.model_gateway.api.request import CHAT, EMBEDDINGS, RERANK, RESPONSES, ModelRequest
 from neocloud.model_gateway.api.vectors import MAX_DOCUMENTS, MAX_EMBEDDING_INPUTS, ranking
+from tests.fast.model_gateway.conftest import parse_request
 
 Json = dict[str, Any]
 PASSAGES = {"query": "a b", "documents": ["one", "two"]}

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.api.fields import CHAT, COMPLETIONS, RESPONSES
-from neocloud.model_gateway.api.request import ModelRequest, parse_request
+from neocloud.model_gateway.api.request import ModelRequest
 from neocloud.model_gateway.compiled.expressions import expression_cost
+from tests.fast.model_gateway.conftest import parse_request
 
 HOSTILE = "(a.*b.*){1,50}"
 INPUT = {
