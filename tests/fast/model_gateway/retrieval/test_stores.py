@@ -180,8 +180,8 @@ async def test_a_model_that_is_away_delays_a_file_and_one_that_refuses_fails_it(
     store = (await alice.ask("POST", "vector_stores", file_ids=[file]))["id"]
     async with asyncio.timeout(30):
         while embedder.failures:
-            await asyncio.sleep(0.01)  # threads need real time, and no file may lose patience meanwhile
-            await clock.advance(0.5)
+            await asyncio.sleep(0.1)  # threads need real time: within 30 s no file loses its patience
+            await clock.advance(5)
     await alice.settled(store)
     assert await alice.search(store, "card")
     embedder.failures = [OpenAiError(404, "The model 'words' does not exist.")]
